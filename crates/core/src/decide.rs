@@ -138,7 +138,7 @@ fn learn_answers(next: &mut Ledger, seen: &Observed, now: Timestamp) {
         let Some(hold) = next.holds.get_mut(node).filter(|hold| hold.epoch == answer.epoch) else { continue };
         match answer.outcome {
             Outcome::Allowed if hold.phase == Phase::Granting => {
-                *hold = hold.clone().turned(Phase::Held, now)
+                *hold = hold.clone().turned(Phase::Held, now);
             }
             Outcome::Gone { highest } => {
                 next.holds.remove(node);
