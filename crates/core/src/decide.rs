@@ -89,7 +89,8 @@ pub enum Notice {
         /// The new node.
         node: NodeId,
     },
-    /// The target let a node in that the ledger knows nothing of; it is being shut out.
+    /// The target let a node in that the ledger knew nothing of; it is recorded now, and shut out unless a
+    /// ticket wants it there.
     UnrecordedExport {
         /// Who was let in.
         node: NodeId,
@@ -149,9 +150,10 @@ fn learn_answers(next: &mut Ledger, seen: &Observed, now: Timestamp) {
     }
 }
 
-/// The target's own list against the ledger. Whom it lets in without a hold is fenced; a hold that it does not
-/// list is asked for again. That a *closing* hold is not listed proves nothing: an earlier command to let the
-/// node in may still be on its way.
+/// The target's own list against the ledger. Whom it lets in without a hold is recorded: as its holder if a ticket
+/// there still wants it and nobody is in its way (a ledger that was lost is rebuilt so), else to be fenced. A hold
+/// that it does not list is asked for again. That a *closing* hold is not listed proves nothing: an earlier
+/// command to let the node in may still be on its way.
 fn compare_exports(next: &mut Ledger, seen: &Observed, now: Timestamp, notices: &mut Vec<Notice>) {
     let Some(exports) = &seen.exports else { return };
     for (epoch, Export { node, mode }) in exports {
@@ -159,7 +161,10 @@ fn compare_exports(next: &mut Ledger, seen: &Observed, now: Timestamp, notices: 
         if next.holds.get(node).is_some_and(|hold| hold.epoch >= *epoch) {
             continue;
         }
-        let phase = Phase::Fencing { why: FenceReason::Unrecorded };
+        let wanted = next.tickets_on(node).any(|ticket| ticket.is_served_by(*mode));
+        let free = next.holds.iter().all(|(other, hold)| other != node && hold.mode.admits(*mode));
+        let phase =
+            if wanted && free { Phase::Held } else { Phase::Fencing { why: FenceReason::Unrecorded } };
         next.holds.insert(node.clone(), Hold { epoch: *epoch, mode: *mode, since: now, phase });
         notices.push(Notice::UnrecordedExport { node: node.clone(), epoch: *epoch });
     }

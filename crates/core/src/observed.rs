@@ -18,7 +18,8 @@ pub struct Observed {
     pub tickets: BTreeMap<TicketId, TicketFacts>,
     /// The target's latest answer for each node; it counts only for the hold with the same epoch.
     pub answers: BTreeMap<NodeId, Answer>,
-    /// The target's own list of whom it lets in, taken while no command for this volume was under way.
+    /// The target's own list of whom it lets in, if it was just asked. One that is out of date does no harm: it
+    /// only makes the engine ask again.
     pub exports: Option<BTreeMap<Epoch, Export>>,
 }
 
