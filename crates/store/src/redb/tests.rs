@@ -1,0 +1,211 @@
+//! What the disk can do to the store, on a disk that does it on purpose.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use ::redb::{ReadableDatabase, TableDefinition, WriteTransaction};
+use futures::StreamExt;
+use futures::future::join_all;
+use tempfile::TempDir;
+
+use super::faulty::Faults;
+use super::*;
+
+fn key(name: &str) -> Key {
+    Key::new(Kind::Ledger, name)
+}
+
+fn open(dir: &TempDir, faults: &Arc<Faults>) -> RedbStore {
+    RedbStore::open_on(dir.path(), HistoryLimits::default(), faults.device()).unwrap()
+}
+
+async fn put(store: &RedbStore, name: &str, value: &[u8]) -> Result<Revision, StoreError> {
+    store.put(&key(name), value.to_vec(), Expected::Absent).await
+}
+
+async fn value(store: &RedbStore, name: &str) -> Option<Vec<u8>> {
+    store.get(&key(name)).await.unwrap().map(|entry| entry.value)
+}
+
+/// A read that meets a failed database asks for its recovery and does not wait for it.
+async fn value_when_open(store: &RedbStore, name: &str) -> Option<Vec<u8>> {
+    loop {
+        match store.get(&key(name)).await {
+            Ok(entry) => return entry.map(|entry| entry.value),
+            Err(error) => assert!(matches!(error, StoreError::Unavailable { .. }), "{error}"),
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lone_write_costs_one_sync() {
+    let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+    let store = open(&dir, &faults);
+    put(&store, "first", b"").await.unwrap();
+    for n in 0..10 {
+        let before = faults.syncs.load(SeqCst);
+        put(&store, &format!("db-{n}"), b"a ledger").await.unwrap();
+        assert_eq!(faults.syncs.load(SeqCst) - before, 1);
+    }
+    let before = faults.syncs.load(SeqCst);
+    put(&store, "db-0", b"").await.unwrap_err();
+    store.get(&key("db-0")).await.unwrap();
+    assert_eq!(faults.syncs.load(SeqCst), before, "a conflict and a read cost none");
+}
+
+#[tokio::test]
+async fn writes_that_wait_share_a_sync() {
+    let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+    let store = open(&dir, &faults);
+    put(&store, "taken", b"first").await.unwrap();
+    let before = faults.syncs.load(SeqCst);
+    let names: Vec<String> = (0..200).map(|n| format!("db-{n}")).collect();
+    // All are handed in before this thread lets the first be answered.
+    let writes = names.iter().map(|name| put(&store, name, name.as_bytes()));
+    let (conflict, writes) = futures::join!(put(&store, "taken", b"second"), join_all(writes));
+    assert!(matches!(conflict, Err(StoreError::Conflict { .. })));
+    assert!(writes.iter().all(Result::is_ok), "one conflict spoils nothing");
+    let syncs = faults.syncs.load(SeqCst) - before;
+    assert!(syncs < 20, "{syncs} syncs for 200 writes");
+    for name in &names {
+        assert_eq!(value(&store, name).await.as_deref(), Some(name.as_bytes()));
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_does_not_fit_still_lets_the_small_ones_in() {
+    let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+    let store = open(&dir, &faults);
+    let before = put(&store, "before", b"kept").await.unwrap();
+    faults.quota.store(fs::metadata(dir.path().join("bowline.redb")).unwrap().len(), SeqCst);
+
+    let large = vec![1; 8 << 20];
+    let (large, small, gone) = futures::join!(
+        put(&store, "large", &large),
+        put(&store, "small", b"fits"),
+        store.delete(&key("before"), before)
+    );
+    let full = large.unwrap_err();
+    assert!(matches!(full, StoreError::Full { .. }) && full.outcome_known(), "{full}");
+    assert!(full.to_string().contains("bowline.redb"), "{full}");
+    small.unwrap();
+    gone.unwrap();
+    assert_eq!(value(&store, "large").await, None);
+
+    faults.quota.store(u64::MAX, SeqCst);
+    put(&store, "large", b"now it fits").await.unwrap();
+    drop(store);
+    let store = open(&dir, &Faults::none());
+    assert_eq!(value(&store, "small").await.unwrap(), b"fits");
+    assert_eq!(value(&store, "large").await.unwrap(), b"now it fits");
+}
+
+#[tokio::test]
+async fn a_failed_write_is_not_there_and_the_store_goes_on() {
+    let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+    let store = open(&dir, &faults);
+    put(&store, "before", b"kept").await.unwrap();
+    faults.fail_writes.store(true, SeqCst);
+    let error = put(&store, "during", b"lost").await.unwrap_err();
+    assert!(!error.outcome_known(), "{error}");
+    faults.fail_writes.store(false, SeqCst);
+    assert_eq!(value_when_open(&store, "during").await, None, "a read is enough to open it again");
+    put(&store, "after", b"kept").await.unwrap();
+    assert_eq!(value(&store, "before").await.unwrap(), b"kept");
+}
+
+/// The sync of a commit fails after its pages became visible: it may never be on the disk.
+#[tokio::test]
+async fn a_commit_whose_sync_failed_is_written_anew_before_it_is_shown() {
+    let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+    let store = open(&dir, &faults);
+    let before = put(&store, "before", b"kept").await.unwrap();
+    let mut watch = store.watch(Kind::Ledger, before).await.unwrap();
+    let file = |dir: &Path| {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(dir.join("bowline.redb")).unwrap().ino()
+    };
+    let first = file(dir.path());
+
+    faults.fail_syncs.store(true, SeqCst);
+    let error = put(&store, "during", b"in doubt").await.unwrap_err();
+    assert!(!error.outcome_known(), "{error}");
+    faults.fail_syncs.store(false, SeqCst);
+
+    let shown = value_when_open(&store, "during").await;
+    assert_eq!(shown.as_deref(), Some(&b"in doubt"[..]));
+    assert_ne!(file(dir.path()), first, "the file was not written anew");
+    assert!(matches!(watch.next().await, Some(Err(StoreError::Compacted { .. }))));
+    assert!(put(&store, "after", b"").await.unwrap() > before);
+    drop(store);
+    assert_eq!(value(&open(&dir, &Faults::none()), "during").await.unwrap(), b"in doubt");
+}
+
+#[tokio::test]
+async fn watches_end_with_the_store() {
+    let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+    let store = open(&dir, &faults);
+    let mut watch = store.watch(Kind::Ledger, Revision::new(0)).await.unwrap();
+    put(&store, "db-0", b"").await.unwrap();
+    drop(store);
+    assert!(matches!(watch.next().await, Some(Ok(Event::Put(_)))));
+    assert!(watch.next().await.is_none());
+}
+
+const EXTRA: TableDefinition<'_, &str, u64> = TableDefinition::new("extra");
+
+fn make_extra(txn: &WriteTransaction) -> Result<(), ::redb::Error> {
+    txn.open_table(EXTRA)?.insert("made", 1)?;
+    Ok(())
+}
+
+fn double_extra(txn: &WriteTransaction) -> Result<(), ::redb::Error> {
+    let mut table = txn.open_table(EXTRA)?;
+    table.insert("made", 2)?;
+    Ok(())
+}
+
+fn fail(txn: &WriteTransaction) -> Result<(), ::redb::Error> {
+    make_extra(txn)?;
+    Err(::redb::Error::Corrupted("on purpose".to_owned()))
+}
+
+fn raw(dir: &TempDir) -> Database {
+    drop(open(dir, &Faults::none()));
+    Database::open(dir.path().join("bowline.redb")).unwrap()
+}
+
+#[test]
+fn an_older_format_is_brought_up_to_date_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = raw(&dir);
+    let path = dir.path().join("bowline.redb");
+    let failed = schema::migrate(&database, &[make_extra, fail], &path).unwrap_err();
+    assert!(failed.to_string().contains("the store is as it was"), "{failed}");
+    assert!(database.begin_read().unwrap().open_table(EXTRA).is_err(), "half of an upgrade was kept");
+
+    schema::migrate(&database, &[make_extra, double_extra], &path).unwrap();
+    let made =
+        database.begin_read().unwrap().open_table(EXTRA).unwrap().get("made").unwrap().unwrap().value();
+    assert_eq!(made, 2);
+    schema::migrate(&database, &[fail, fail], &path).expect("nothing is left to do");
+}
+
+#[test]
+fn a_newer_format_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = raw(&dir);
+    schema::migrate(&database, &[make_extra, double_extra], &dir.path().join("bowline.redb")).unwrap();
+    drop(database);
+    let error = RedbStore::open(dir.path()).unwrap_err();
+    let expected = StoreError::Newer {
+        place: dir.path().join("bowline.redb").display().to_string(),
+        found: 3,
+        known: schema::STEPS.len() as u64 + 1,
+    };
+    assert_eq!(error, expected);
+    assert!(error.to_string().contains("newer Bowline"), "{error}");
+}
