@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::{Epoch, Hold, NodeId, Phase, Ticket, TicketId, Timestamp, VolumeFacts};
+use crate::{Epoch, Hold, NodeId, Owner, Phase, Ticket, TicketId, Timestamp, VolumeFacts};
 
 /// Everything that decides who may reach one volume: one record, no side maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -151,7 +151,11 @@ impl Ledger {
                 if let Some(field) = difference(known, &ticket) {
                     return Err(SubmitError::Different { id, field });
                 }
-                known.owner = ticket.owner;
+                // A call that joins the ticket of an object does not take it over: the object still decides.
+                let by_object = |owner: &Owner| matches!(owner, Owner::ObjectGone { .. });
+                if by_object(&ticket.owner) || !by_object(&known.owner) {
+                    known.owner = ticket.owner;
+                }
                 return Ok(());
             }
             self.tickets.remove(&id);

@@ -5,6 +5,8 @@
 //!
 //! Start reading at [`decide`]; the words are in `ARCHITECTURE.md`.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 mod choose;
 mod decide;
 mod epoch;

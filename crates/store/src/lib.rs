@@ -19,6 +19,7 @@
 pub mod contract;
 mod error;
 mod history;
+mod ledger;
 mod memory;
 mod port;
 pub mod record;

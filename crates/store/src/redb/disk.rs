@@ -32,7 +32,7 @@ impl Disk {
     }
 
     fn fill(&self, from: u64, to: u64) -> io::Result<()> {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let mut at = from;
         while at < to {
             let length = usize::try_from(to - at).unwrap_or(usize::MAX).min(ZEROS.len());

@@ -1,0 +1,1 @@
+//! Stores and targets that fail on purpose.
