@@ -144,7 +144,7 @@ impl Event {
 }
 
 /// What a put expects to find.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Expected {
     /// No record of that name.
     Absent,
