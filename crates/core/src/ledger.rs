@@ -158,17 +158,18 @@ impl Ledger {
                 }
                 return Ok(());
             }
-            self.tickets.remove(&id);
-            self.release_unserved(now);
+            self.withdraw(&id, now);
         }
         self.tickets.insert(ticket.id.clone(), ticket);
         Ok(())
     }
 
-    /// Takes a ticket back. What it had is released by the next decision, unless another ticket on the same
-    /// node still needs it. A ticket that is not there is no error.
-    pub fn withdraw(&mut self, id: &TicketId) -> Option<Ticket> {
-        self.tickets.remove(id)
+    /// Takes a ticket back, and what it had with it, unless another ticket on the same node still needs that. A
+    /// ticket that is not there is no error.
+    pub fn withdraw(&mut self, id: &TicketId, now: Timestamp) -> Option<Ticket> {
+        let ticket = self.tickets.remove(id)?;
+        self.release_unserved(now);
+        Some(ticket)
     }
 
     /// The tickets of one node.

@@ -149,8 +149,8 @@ impl Executor {
     }
 
     /// Takes tickets back. Returns the nodes that have to be out before it is done.
-    pub fn withdraw(&mut self, withdrawal: Withdrawal) -> BTreeSet<NodeId> {
-        let nodes = self.apply_withdrawal(&withdrawal);
+    pub fn withdraw(&mut self, withdrawal: Withdrawal, now: Timestamp) -> BTreeSet<NodeId> {
+        let nodes = self.apply_withdrawal(&withdrawal, now);
         self.wishes.push(Wish::Withdraw(withdrawal));
         nodes
     }
@@ -227,7 +227,7 @@ impl Executor {
                     }
                 }
                 Wish::Withdraw(withdrawal) => {
-                    self.apply_withdrawal(withdrawal);
+                    self.apply_withdrawal(withdrawal, now);
                 }
             }
             self.wishes.push(wish);
@@ -255,7 +255,7 @@ impl Executor {
             turn.notices.extend(plan.notices);
             self.seen.exports = None;
             self.forget_what_no_longer_matters();
-            if !self.refuse_the_impatient() {
+            if !self.refuse_the_impatient(now) {
                 break;
             }
         }
@@ -278,7 +278,7 @@ impl Executor {
     }
 
     /// Takes back what was filed by somebody who does not want to queue and cannot be served now.
-    fn refuse_the_impatient(&mut self) -> bool {
+    fn refuse_the_impatient(&mut self, now: Timestamp) -> bool {
         let refused = self.wishes.iter().find_map(|wish| match wish {
             Wish::Submit(ticket, Patience::Refuse) => {
                 let verdict = self.verdicts.get(&ticket.id)?;
@@ -290,7 +290,7 @@ impl Executor {
             Wish::Submit(_, Patience::Wait) | Wish::Withdraw(_) => None,
         });
         let Some((ticket, verdict)) = refused else { return false };
-        self.withdraw(Withdrawal { ticket: Some(ticket.id.clone()), node: None, force: false });
+        self.withdraw(Withdrawal { ticket: Some(ticket.id.clone()), ..Withdrawal::default() }, now);
         self.refusing.push((ticket.id, verdict));
         true
     }
@@ -347,7 +347,7 @@ impl Executor {
         }
     }
 
-    fn apply_withdrawal(&mut self, withdrawal: &Withdrawal) -> BTreeSet<NodeId> {
+    fn apply_withdrawal(&mut self, withdrawal: &Withdrawal, now: Timestamp) -> BTreeSet<NodeId> {
         let Withdrawal { ticket, node, force } = withdrawal;
         let matching: Vec<Ticket> = self
             .ledger
@@ -363,7 +363,7 @@ impl Executor {
             nodes.extend(self.ledger.holds().keys().cloned());
         }
         for one in matching {
-            self.ledger.withdraw(&one.id);
+            self.ledger.withdraw(&one.id, now);
         }
         if *force {
             for node in &nodes {
