@@ -418,6 +418,16 @@ impl Executor {
         self.ledger != self.stored && self.writing.is_none() && !self.reading
     }
 
+    /// Whether a write is under way.
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Whether a ticket is being taken back because it was refused; its owner hears of it when that is durable.
+    pub fn is_refusing(&self, id: &TicketId) -> bool {
+        self.refusing.iter().any(|(refused, _)| refused == id)
+    }
+
     /// Whether the store must be read before anything else can be done.
     pub fn must_read(&self) -> bool {
         self.reading

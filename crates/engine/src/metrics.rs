@@ -1,0 +1,90 @@
+use bowline_core::{Effect, Outcome};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct EffectResult {
+    effect: &'static str,
+    result: &'static str,
+}
+
+/// What the engine counts. No label grows with the number of volumes.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    verdicts: Family<Reason, Counter>,
+    effects: Family<EffectResult, Counter>,
+    store_retries: Counter,
+    pub(crate) time_to_verdict: Histogram,
+    pub(crate) actors: Gauge,
+    pub(crate) queue: Gauge,
+    pub(crate) stray_exports: Gauge,
+}
+
+impl Metrics {
+    /// Registers everything in `registry`.
+    pub fn new(registry: &mut Registry) -> Self {
+        // From 0.5 ms, finer than an API round trip, to 16 s, longer than a sidecar waits.
+        let time_to_verdict = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
+        let metrics = Self {
+            verdicts: Family::default(),
+            effects: Family::default(),
+            store_retries: Counter::default(),
+            time_to_verdict,
+            actors: Gauge::default(),
+            queue: Gauge::default(),
+            stray_exports: Gauge::default(),
+        };
+        let Self { verdicts, effects, store_retries, time_to_verdict, actors, queue, stray_exports } =
+            metrics.clone();
+        let registry = registry.sub_registry_with_prefix("bowline_engine");
+        registry.register("verdicts", "Verdicts reached on tickets, by reason", verdicts);
+        registry.register("effects", "Questions to targets, by what was asked and answered", effects);
+        registry.register(
+            "store_retries",
+            "Writes that were rejected or whose fate was unknown",
+            store_retries,
+        );
+        registry.register(
+            "time_to_verdict_seconds",
+            "From a ticket's filing to the answer its owner got",
+            time_to_verdict,
+        );
+        registry.register("actors", "Volumes with something to do", actors);
+        registry.register("queue", "Messages that wait for an actor", queue);
+        registry.register("stray_exports", "Volumes that a target exports and nobody knows", stray_exports);
+        metrics
+    }
+
+    pub(crate) fn verdict(&self, reason: &'static str) {
+        self.verdicts.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(crate) fn store_retry(&self) {
+        self.store_retries.inc();
+    }
+
+    pub(crate) fn effect(&self, effect: &Effect, outcome: &Outcome) {
+        let effect = match effect {
+            Effect::Allow { .. } => "allow",
+            Effect::Revoke { fence: false, .. } => "revoke",
+            Effect::Revoke { fence: true, .. } => "fence",
+        };
+        let result = match outcome {
+            Outcome::Allowed => "allowed",
+            Outcome::Gone { .. } => "gone",
+            Outcome::Refused { .. } => "refused",
+            Outcome::InUse { .. } => "in_use",
+            Outcome::Silent { .. } => "silent",
+        };
+        self.effects.get_or_create(&EffectResult { effect, result }).inc();
+    }
+}

@@ -1,0 +1,206 @@
+//! The start: read everything back, compare with the targets, repair, and only then serve.
+
+use bowline_core::{Ledger, NodeId, Observed, TargetId, VolumeFacts, VolumeId, decide};
+use bowline_store::{Entry, Kind, RecordError, Store, StoreError, record};
+use bowline_target::{Target, TargetError};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+use crate::engine::{Known, Shared, lock};
+use crate::link::{Link, Listings};
+use crate::{Clock, Engine, Metrics, NodeReport, Settings};
+
+/// What an engine is made of.
+pub struct Parts {
+    /// Where the ledgers are.
+    pub store: Arc<dyn Store>,
+    /// The targets, each with its own id.
+    pub targets: Vec<Arc<dyn Target>>,
+    /// Every volume there is.
+    pub volumes: Vec<(VolumeId, VolumeFacts)>,
+    /// What is known of nodes so far; more can be told later.
+    pub nodes: Vec<(NodeId, NodeReport)>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// How patient it is.
+    pub settings: Settings,
+    /// Where it counts.
+    pub metrics: Metrics,
+}
+
+/// Why the engine cannot start. It never starts with less than everything that was stored.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store cannot be read.
+    #[error("the ledgers cannot be read: {0}")]
+    Store(#[from] StoreError),
+    /// One record cannot be understood.
+    #[error("the ledger of volume {volume} cannot be understood: {error}")]
+    Record {
+        /// Which one.
+        volume: String,
+        /// Why.
+        error: RecordError,
+    },
+    /// A record has a name that no volume can have.
+    #[error("the store has a ledger under a name that is no volume id: {0}")]
+    Name(#[from] bowline_core::IdError),
+    /// Two targets with one name.
+    #[error("two targets are called {0}")]
+    TargetTwice(TargetId),
+}
+
+/// Reads every ledger, compares it with what its target says, starts what is unfinished, and returns when the engine
+/// may serve. A target that does not answer holds up its own volumes only: they get nobody new until it does.
+pub async fn start(parts: Parts) -> Result<Engine, StartError> {
+    let Parts { store, targets, volumes, nodes, clock, settings, metrics } = parts;
+    let mut links = BTreeMap::new();
+    for target in targets {
+        let link = Arc::new(Link::new(Arc::clone(&target), &settings, clock.now()));
+        if links.insert(target.id().clone(), link).is_some() {
+            return Err(StartError::TargetTwice(target.id().clone()));
+        }
+    }
+    let engine = Engine::new(store, links, clock, settings, metrics);
+    let shared = &engine.shared;
+    let known = volumes.into_iter().map(|(volume, facts)| (volume, Known::new(facts)));
+    lock(&shared.volumes).extend(known);
+    for (node, report) in nodes {
+        lock(&shared.nodes).report(&node, report);
+    }
+    // The targets first: whatever a ledger says that was read later than the list is at least as new as it, and a
+    // list that is too old only makes us ask again.
+    let listings = list_targets(shared).await;
+    let busy = read_ledgers(shared, &listings).await?;
+    for volume in busy {
+        wake_volume(shared, &listings, &volume);
+    }
+    for link in shared.targets.values().filter(|link| !link.is_compared()) {
+        tokio::spawn(compare_at_last(Arc::clone(shared), Arc::clone(link)));
+    }
+    Ok(engine)
+}
+
+async fn list_targets(shared: &Arc<Shared>) -> BTreeMap<TargetId, Listings> {
+    let mut asking = JoinSet::new();
+    for (id, link) in &shared.targets {
+        let (id, link, now) = (id.clone(), Arc::clone(link), shared.clock.now());
+        asking.spawn(async move { (id, link.list(now).await) });
+    }
+    let mut listings = BTreeMap::new();
+    while let Some(answer) = asking.join_next().await {
+        match answer {
+            Ok((id, Ok(listing))) => {
+                listings.insert(id, listing);
+            }
+            Ok((target, Err(error))) => {
+                tracing::warn!(%target, %error, "not heard yet: its volumes get nobody new");
+            }
+            Err(error) => tracing::error!(%error, "asking a target failed unexpectedly"),
+        }
+    }
+    listings
+}
+
+/// Reads all ledgers; returns the volumes for which there is something to do.
+async fn read_ledgers(
+    shared: &Arc<Shared>,
+    listings: &BTreeMap<TargetId, Listings>,
+) -> Result<BTreeSet<VolumeId>, StartError> {
+    let mut unlisted: BTreeSet<VolumeId> = listings.values().flat_map(Listings::keys).cloned().collect();
+    let mut busy = BTreeSet::new();
+    let mut after: Option<String> = None;
+    loop {
+        let page = shared.store.list(Kind::Ledger, after.as_deref(), shared.settings.page).await?;
+        for entry in page.entries {
+            let (volume, ledger) = understand(&entry)?;
+            unlisted.remove(&volume);
+            if take_in(shared, listings, &volume, &ledger) {
+                busy.insert(volume);
+            }
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    let known: HashSet<VolumeId> = lock(&shared.volumes).keys().cloned().collect();
+    let (exported, strays): (BTreeSet<_>, BTreeSet<_>) =
+        unlisted.into_iter().partition(|volume| known.contains(volume));
+    for volume in &strays {
+        tracing::warn!(%volume, "a target exports this volume, and nobody knows it; left alone");
+    }
+    shared.metrics.stray_exports.set(i64::try_from(strays.len()).unwrap_or(i64::MAX));
+    busy.extend(exported);
+    Ok(busy)
+}
+
+fn understand(entry: &Entry) -> Result<(VolumeId, Ledger), StartError> {
+    let volume = VolumeId::new(&entry.key.name)?;
+    let ledger = record::decode(&entry.value)
+        .map_err(|error| StartError::Record { volume: entry.key.name.clone(), error })?;
+    Ok((volume, ledger))
+}
+
+/// Enters a ledger into the index; tells whether anything is to be done for it.
+fn take_in(
+    shared: &Arc<Shared>,
+    listings: &BTreeMap<TargetId, Listings>,
+    volume: &VolumeId,
+    ledger: &Ledger,
+) -> bool {
+    let mut nodes = lock(&shared.nodes);
+    nodes.follow(volume, &Ledger::default(), ledger);
+    let Some(Known { facts, .. }) = lock(&shared.volumes).get(volume).cloned() else {
+        tracing::warn!(%volume, "there is a ledger of this volume, and nobody knows it; left alone");
+        return false;
+    };
+    let listing = listings.get(&facts.target);
+    let mut seen = Observed::new(facts);
+    seen.exports = listing.map(|listing| listing.get(volume).cloned().unwrap_or_default());
+    nodes.tell(volume, ledger, &mut seen);
+    drop(nodes);
+    let plan = decide(ledger, &seen, shared.clock.now());
+    if let Some(at) = plan.wake {
+        shared.wake_idle(volume, at);
+    }
+    plan.next != *ledger || !plan.effects.is_empty()
+}
+
+fn wake_volume(shared: &Arc<Shared>, listings: &BTreeMap<TargetId, Listings>, volume: &VolumeId) {
+    let target = lock(&shared.volumes).get(volume).map(|known| known.facts.target.clone());
+    match target.and_then(|target| listings.get(&target)) {
+        Some(listing) => shared.tell_exports(volume, listing.get(volume).cloned().unwrap_or_default()),
+        None => shared.poke(volume),
+    }
+}
+
+/// Compares one target with all ledgers of its volumes.
+pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), TargetError> {
+    let mut listing = link.list(shared.clock.now()).await?;
+    let mut volumes = lock(&shared.nodes).volumes();
+    volumes.extend(listing.keys().cloned());
+    let here: Vec<VolumeId> = {
+        let facts = lock(&shared.volumes);
+        let is_here = |volume: &VolumeId| {
+            facts.get(volume).is_some_and(|known| known.facts.target == *link.target.id())
+        };
+        volumes.into_iter().filter(is_here).collect()
+    };
+    for volume in here {
+        let exports = listing.remove(&volume).unwrap_or_default();
+        shared.tell_exports(&volume, exports);
+    }
+    Ok(())
+}
+
+async fn compare_at_last(shared: Arc<Shared>, link: Arc<Link>) {
+    let mut failures = 0;
+    while let Err(error) = compare(&shared, &link).await {
+        let target = link.target.id();
+        tracing::warn!(%target, %error, attempt = failures, "still not heard");
+        tokio::time::sleep(shared.settings.pause(target, failures)).await;
+        failures += 1;
+    }
+}
