@@ -60,7 +60,7 @@ pub(crate) struct Actor {
     failures: HashMap<Effect, u32>,
     store_failures: u32,
     followed: Ledger,
-    told: BTreeMap<TicketId, &'static str>,
+    told: Option<BTreeMap<TicketId, &'static str>>,
     reading: bool,
     write_is_due: bool,
     stopping: bool,
@@ -96,7 +96,7 @@ impl Actor {
             doing: JoinSet::new(),
             failures: HashMap::new(),
             store_failures: 0,
-            told: BTreeMap::new(),
+            told: None,
             reading: false,
             write_is_due: false,
             stopping: false,
@@ -329,13 +329,7 @@ impl Actor {
             // Nobody needs to listen.
             let _ = self.shared.notices.send((self.volume.clone(), notice));
         }
-        for (ticket, verdict) in self.executor.verdicts() {
-            if self.told.get(ticket) != Some(&verdict.reason()) {
-                self.shared.metrics.verdict(verdict.reason());
-                self.told.insert(ticket.clone(), verdict.reason());
-            }
-        }
-        self.told.retain(|ticket, _| self.executor.verdicts().contains_key(ticket));
+        self.count_verdicts();
         if let Some(known) = lock(&self.shared.volumes).get_mut(&self.volume) {
             let tickets = self.executor.ledger().tickets();
             known
@@ -351,6 +345,19 @@ impl Actor {
             *status = next;
             changed
         });
+    }
+
+    /// Counts verdicts that are new. Those that were found at the beginning were counted when they were reached.
+    fn count_verdicts(&mut self) {
+        let verdicts = self.executor.verdicts().iter();
+        let reasons: BTreeMap<_, _> =
+            verdicts.map(|(ticket, verdict)| (ticket.clone(), verdict.reason())).collect();
+        if let Some(told) = &self.told {
+            for (_, reason) in reasons.iter().filter(|(ticket, reason)| told.get(*ticket) != Some(*reason)) {
+                self.shared.metrics.verdict(reason);
+            }
+        }
+        self.told = Some(reasons);
     }
 
     fn view(&self) -> View {

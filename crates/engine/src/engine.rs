@@ -133,7 +133,8 @@ struct Actors {
     mailboxes: HashMap<VolumeId, mpsc::UnboundedSender<Message>>,
     views: HashMap<VolumeId, watch::Sender<Status>>,
     wakes: HashMap<VolumeId, tokio::task::AbortHandle>,
-    stopping: Option<oneshot::Sender<()>>,
+    stopped: bool,
+    last_one_out: Option<oneshot::Sender<()>>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -293,6 +294,7 @@ impl Engine {
         let (done, wait) = oneshot::channel();
         {
             let mut actors = lock(&self.shared.actors);
+            actors.stopped = true;
             for (_, wake) in actors.wakes.drain() {
                 wake.abort();
             }
@@ -303,7 +305,7 @@ impl Engine {
                 // A closed mailbox belongs to an actor that has just ended.
                 let _ = mailbox.send(Message::Stop);
             }
-            actors.stopping = Some(done);
+            actors.last_one_out = Some(done);
         }
         let _ = wait.await;
     }
@@ -318,7 +320,7 @@ impl Shared {
             return Err(EngineError::UnknownTarget { volume: volume.clone(), target });
         };
         let mut actors = lock(&self.actors);
-        if actors.stopping.is_some() {
+        if actors.stopped {
             return Err(EngineError::Stopping);
         }
         self.metrics.queue.inc();
@@ -365,11 +367,11 @@ impl Shared {
             actors.views.remove(volume);
         }
         if actors.mailboxes.is_empty()
-            && let Some(done) = actors.stopping.take()
+            && let Some(done) = actors.last_one_out.take()
         {
             // Whoever asked for the end may have stopped waiting for it.
             let _ = done.send(());
-        } else if let Some(at) = wake {
+        } else if let Some(at) = wake.filter(|_| !actors.stopped) {
             self.wake_at(&mut actors, volume, at);
         }
         true

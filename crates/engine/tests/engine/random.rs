@@ -1,0 +1,62 @@
+//! Random stories with random luck. The seed decides everything, so every run can be had again:
+//! `BOWLINE_SEED=7 cargo test -p bowline-engine --test engine random -- --show-output`.
+
+use bowline_core::Ticket;
+use bowline_testkit::{Fate, backup, csi};
+use std::sync::Arc;
+
+use crate::scenario::{Do, Scenario};
+
+fn seeds() -> Vec<u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
+    match number("BOWLINE_SEED") {
+        Some(seed) => vec![seed],
+        None => (0..number("BOWLINE_SEEDS").unwrap_or(300)).collect(),
+    }
+}
+
+/// Asks for and gives back tickets of three nodes in an order that the seed decides, and gives everything back.
+fn story(seed: u64) -> Scenario {
+    let tickets: Vec<Ticket> = ["a", "b", "c"].into_iter().flat_map(|on| [csi(on), backup(on)]).collect();
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut draw = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % 1_000_003).unwrap() % below
+    };
+    let mut steps = Vec::new();
+    for _ in 0..12 {
+        let ticket = tickets[draw(tickets.len())].clone();
+        steps.push(match draw(5) {
+            0 => Do::Force(["a", "b", "c"][draw(3)]),
+            1 | 2 => Do::Detach(ticket),
+            _ => Do::Ask(ticket),
+        });
+    }
+    steps.extend(tickets.into_iter().map(Do::Detach));
+    Scenario { name: "random", migratable: false, steps, ends: &[] }
+}
+
+#[test]
+fn random_schedules_come_to_a_good_end() {
+    let (mut deaths, mut steps) = (0, 0);
+    for seed in seeds() {
+        println!("seed {seed}: replay with BOWLINE_SEED={seed}");
+        let scenario = story(seed);
+        let (mut world, mut done) = (scenario.world(), 0);
+        for life in 0.. {
+            let fate =
+                Arc::new(Fate::random(seed.wrapping_add(life << 32), 150, if life < 8 { 200 } else { 0 }));
+            let ended = scenario.play(&mut world, &fate, &mut done);
+            steps += fate.count();
+            if ended {
+                break;
+            }
+            deaths += 1;
+        }
+        scenario.check_end(&world, &format!("seed {seed}"));
+    }
+    println!("random schedules: {} seeds, {steps} steps, {deaths} deaths", seeds().len());
+    assert!(steps > 0);
+}

@@ -1,0 +1,132 @@
+use async_trait::async_trait;
+use bowline_core::{Export, Exports, NeverAgain, NodeId, TargetId, VolumeId};
+use bowline_target::{Grant, Listing, Page, Revocation, Target, TargetError};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A whole target in memory: keeps what [`Exports`] says, and watches over itself.
+pub struct SimTarget {
+    id: TargetId,
+    volumes: Mutex<BTreeMap<VolumeId, Exports>>,
+    violations: Mutex<Vec<String>>,
+    busy: Mutex<BTreeMap<NodeId, String>>,
+    silent: AtomicBool,
+    two_may_migrate: AtomicBool,
+}
+
+impl SimTarget {
+    /// A target with no volumes exported.
+    pub fn new(id: &str) -> Self {
+        Self {
+            id: TargetId::new(id).unwrap(),
+            volumes: Mutex::default(),
+            violations: Mutex::default(),
+            busy: Mutex::default(),
+            silent: AtomicBool::new(false),
+            two_may_migrate: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on it does (not) answer.
+    pub fn set_silent(&self, silent: bool) {
+        self.silent.store(silent, Ordering::SeqCst);
+    }
+
+    /// Two nodes may be in at once, as in a live migration; three never.
+    pub fn let_two_migrate(&self) {
+        self.two_may_migrate.store(true, Ordering::SeqCst);
+    }
+
+    /// Something on this node uses its volumes, so that it cannot be shut out; `None` ends that.
+    pub fn set_busy(&self, node: &NodeId, by: Option<&str>) {
+        let mut busy = self.busy.lock().unwrap();
+        match by {
+            Some(by) => busy.insert(node.clone(), by.to_owned()),
+            None => busy.remove(node),
+        };
+    }
+
+    /// Who can reach a volume now.
+    pub fn open(&self, volume: &VolumeId) -> Vec<(u64, NodeId)> {
+        let volumes = self.volumes.lock().unwrap();
+        let open = volumes.get(volume).map(|exports| exports.open().clone()).unwrap_or_default();
+        open.into_iter().map(|(epoch, export)| (epoch.number(), export.node)).collect()
+    }
+
+    /// Changes what it exports behind the engine's back.
+    pub fn tamper(&self, volume: &VolumeId, change: impl FnOnce(&mut Exports)) {
+        change(self.volumes.lock().unwrap().entry(volume.clone()).or_default());
+    }
+
+    /// Every moment at which two nodes could reach a volume in modes that do not admit each other.
+    pub fn violations(&self) -> Vec<String> {
+        self.violations.lock().unwrap().clone()
+    }
+
+    async fn answers(&self) {
+        if self.silent.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn check(&self, volume: &VolumeId, exports: &Exports) {
+        let open: Vec<&Export> = exports.open().values().collect();
+        let clash = open.iter().enumerate().any(|(index, one)| {
+            open[..index].iter().any(|other| other.node != one.node && !other.mode.admits(one.mode))
+        });
+        let migrating = self.two_may_migrate.load(Ordering::SeqCst) && open.len() == 2;
+        if clash && !migrating {
+            self.violations.lock().unwrap().push(format!("{volume}: {open:?}"));
+        }
+    }
+}
+
+#[async_trait]
+impl Target for SimTarget {
+    fn id(&self) -> &TargetId {
+        &self.id
+    }
+
+    async fn allow(&self, grant: &Grant) -> Result<(), TargetError> {
+        self.answers().await;
+        let mut volumes = self.volumes.lock().unwrap();
+        let exports = volumes.entry(grant.volume.clone()).or_default();
+        exports.allow(&grant.node, grant.epoch, grant.mode)?;
+        self.check(&grant.volume, exports);
+        Ok(())
+    }
+
+    async fn revoke(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
+        self.answers().await;
+        if let Some(by) = self.busy.lock().unwrap().get(&revocation.node) {
+            return Err(TargetError::InUse { by: by.clone() });
+        }
+        let mut volumes = self.volumes.lock().unwrap();
+        Ok(volumes.entry(revocation.volume.clone()).or_default().revoke(&revocation.node, revocation.epoch))
+    }
+
+    async fn exports(&self, after: Option<&VolumeId>, limit: usize) -> Result<Page, TargetError> {
+        self.answers().await;
+        let volumes = self.volumes.lock().unwrap();
+        let mut listings: Vec<Listing> = volumes
+            .iter()
+            .filter(|(volume, exports)| {
+                after.is_none_or(|after| *volume > after) && !exports.open().is_empty()
+            })
+            .take(limit + 1)
+            .map(|(volume, exports)| Listing { volume: volume.clone(), exports: exports.open().clone() })
+            .collect();
+        let more = listings.len() > limit;
+        listings.truncate(limit);
+        let next = listings.last().filter(|_| more).map(|last| last.volume.clone());
+        Ok(Page { listings, next })
+    }
+
+    fn context(&self, grant: &Grant) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            ("target".to_owned(), self.id.to_string()),
+            ("export".to_owned(), format!("{}:{}:e{}", grant.volume, grant.node, grant.epoch)),
+        ])
+    }
+}
