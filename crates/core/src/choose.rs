@@ -45,7 +45,9 @@ pub(crate) fn choose(ledger: &Ledger, seen: &Observed, now: Timestamp) -> Choice
 
     let mut chosen = keepers(ledger, seen, &queue);
     for challenger in queue {
-        if chosen.iter().any(|ticket| ticket.id == challenger.id) {
+        let is_kept = chosen.iter().any(|ticket| ticket.id == challenger.id);
+        let was_interrupted = choice.refused.contains_key(&challenger.id);
+        if is_kept || was_interrupted {
             continue;
         }
         match challenge(ledger, seen, &chosen, challenger) {
