@@ -126,6 +126,7 @@ pub fn decide(ledger: &Ledger, seen: &Observed, now: Timestamp) -> Plan {
     let choice = choose(&next, seen, now);
     note_timed_out_migration(&next, &choice, &mut notices);
     release_others(&mut next, &choice, seen, now);
+    end_migration(&mut next);
     grant(&mut next, &choice, seen, now);
 
     let verdicts = explain(&next, &choice, seen);
@@ -197,10 +198,12 @@ fn forget_tickets(next: &mut Ledger, seen: &Observed, now: Timestamp, notices: &
     });
 }
 
-/// Confirmed when the old node's ticket is gone, rolled back when the new one's is.
+/// Confirmed when the old node's ticket is gone, rolled back when the new one's is. Over, too, when the old node
+/// has lost the volume: then the new one holds it by itself, and no time-out may take it from under it.
 fn end_migration(next: &mut Ledger) {
     let Some(migration) = &next.migration else { return };
-    let from = next.tickets.get(&migration.from).is_some_and(|ticket| migration.is_from(ticket));
+    let has_it = |ticket: &Ticket| next.hold_serving(ticket).is_some();
+    let from = next.tickets.get(&migration.from).is_some_and(|from| migration.is_from(from) && has_it(from));
     let to = next.tickets.get(&migration.to).is_some_and(|ticket| migration.is_to(ticket));
     if !(from && to) {
         next.migration = None;
