@@ -210,7 +210,11 @@ pub(crate) fn may_migrate(ledger: &Ledger, seen: &Observed, a: &Ticket, b: &Tick
     let is_held = |ticket: &Ticket| ledger.hold_serving(ticket).is_some_and(|hold| hold.phase == Phase::Held);
     let is_free = |ticket: &Ticket| !ledger.holds.contains_key(&ticket.node);
     let one_comes_to_the_other = (is_held(a) && is_free(b)) || (is_held(b) && is_free(a));
-    one_comes_to_the_other && ledger.holds.len() == 1
+    // The record names one ticket a side: a second would clash with the other side as soon as it is written.
+    let is_sole = |ticket: &Ticket| {
+        ledger.tickets_on(&ticket.node).all(|other| other.id == ticket.id || other.kind != ticket.kind)
+    };
+    one_comes_to_the_other && ledger.holds.len() == 1 && is_sole(a) && is_sole(b)
 }
 
 fn refusal(ledger: &Ledger, chosen: &[&Ticket], holder: &Ticket, clash: Clash) -> Verdict {
