@@ -115,6 +115,7 @@ pub enum Verdict {
         kind: TicketKind,
     },
     /// Another ticket on the same node has the volume in a way that does not suit this one.
+    #[serde(rename = "AttachedWithIncompatibleParameters")]
     IncompatibleParameters {
         /// The node.
         node: NodeId,
