@@ -31,7 +31,7 @@ fn lived(events: &[Event]) -> Volume {
 }
 
 proptest! {
-    #![proptest_config(config(1500))]
+    #![proptest_config(config(5000))]
 
     #[test]
     fn after_any_sequence_of_events_the_guarantees_hold(
