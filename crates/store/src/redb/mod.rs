@@ -13,6 +13,8 @@ mod writer;
 #[cfg(test)]
 mod faulty;
 #[cfg(test)]
+mod power;
+#[cfg(test)]
 mod tests;
 
 use std::path::Path;

@@ -65,7 +65,7 @@ async fn writes_that_wait_share_a_sync() {
     let names: Vec<String> = (0..200).map(|n| format!("db-{n}")).collect();
     // All are handed in before this thread lets the first be answered.
     let writes = names.iter().map(|name| put(&store, name, name.as_bytes()));
-    let (conflict, writes) = futures::join!(put(&store, "taken", b"second"), join_all(writes));
+    let (conflict, writes) = tokio::join!(put(&store, "taken", b"second"), join_all(writes));
     assert!(matches!(conflict, Err(StoreError::Conflict { .. })));
     assert!(writes.iter().all(Result::is_ok), "one conflict spoils nothing");
     let syncs = faults.syncs.load(SeqCst) - before;
@@ -82,11 +82,11 @@ async fn a_batch_that_does_not_fit_still_lets_the_small_ones_in() {
     let before = put(&store, "before", b"kept").await.unwrap();
     faults.quota.store(fs::metadata(dir.path().join("bowline.redb")).unwrap().len(), SeqCst);
 
-    let large = vec![1; 8 << 20];
-    let (large, small, gone) = futures::join!(
+    let (large, kept) = (vec![1; 8 << 20], key("before"));
+    let (large, small, gone) = tokio::join!(
         put(&store, "large", &large),
         put(&store, "small", b"fits"),
-        store.delete(&key("before"), before)
+        store.delete(&kept, before)
     );
     let full = large.unwrap_err();
     assert!(matches!(full, StoreError::Full { .. }) && full.outcome_known(), "{full}");
