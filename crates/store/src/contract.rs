@@ -1,6 +1,6 @@
 //! The suite every adapter passes, one test per row:
 //!
-//! ```ignore
+//! ```text
 //! async fn make() -> Fixture { … }
 //! bowline_store::contract!(memory, make);
 //! ```
@@ -100,10 +100,8 @@ async fn take(watch: &mut Watch, count: usize) -> Vec<Event> {
 fn assert_conflict<T: std::fmt::Debug>(result: Result<T, StoreError>, current: Option<Revision>) {
     let error = result.unwrap_err();
     assert!(error.outcome_known(), "{error}");
-    match error {
-        StoreError::Conflict { current: found, .. } => assert_eq!(found, current),
-        other => panic!("not a conflict: {other}"),
-    }
+    let StoreError::Conflict { current: found, .. } = error else { panic!("not a conflict: {error}") };
+    assert_eq!(found, current);
 }
 
 #[allow(missing_docs, reason = "the names of the rows say what they check")]

@@ -2,7 +2,7 @@
 //!
 //! Needs root. Where it cannot run it says so; the same is tried on a disk with a quota in the unit tests,
 //! which always run.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "test code")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
 
 use std::fs;
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! A store in one file on a local disk, for a Bowline without Kubernetes.
 //!
-//! See `place.rs` for the files in its directory, [`writer`] for how it writes and what it does when the disk
+//! `place.rs` says which files are in its directory, `writer.rs` how it writes and what it does when the disk
 //! fails.
 
 mod disk;

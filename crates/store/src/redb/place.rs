@@ -89,7 +89,7 @@ impl Place {
             drop(database);
             return Err(self.set_aside());
         }
-        schema::migrate(&database, schema::STEPS, &path)?;
+        schema::migrate(&database, schema::STEPS, self)?;
         Ok(database)
     }
 
@@ -134,6 +134,7 @@ impl Place {
     }
 
     /// What an error of redb's means while the database is in use.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "redb may add errors")]
     pub(super) fn fault(&self, error: ::redb::Error) -> StoreError {
         match error {
             ::redb::Error::Io(error) if is_full(&error) => {
@@ -149,6 +150,7 @@ impl Place {
     }
 
     /// What an error of redb's means while the database is being opened: its bytes are what is wrong.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "redb may add errors")]
     pub(super) fn open_fault(&self, error: ::redb::Error) -> StoreError {
         use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         match error {
@@ -181,7 +183,8 @@ impl Place {
         StoreError::Corrupt { place: self.name(), reason: reason.to_owned() }
     }
 
-    fn name(&self) -> String {
+    /// What messages call it.
+    pub(super) fn name(&self) -> String {
         self.database().display().to_string()
     }
 }

@@ -1,9 +1,8 @@
 //! The tables, and what is in them.
 
-use std::path::Path;
-
 use ::redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
+use super::place::Place;
 use crate::{Entry, Key, Kind, Page, Revision, StoreError};
 
 /// A way from one format to the next.
@@ -41,36 +40,29 @@ pub(super) fn create(database: &Database, id: &str) -> Result<(), ::redb::Error>
     Ok(txn.commit()?)
 }
 
-pub(super) fn migrate(database: &Database, steps: &[Step], path: &Path) -> Result<(), StoreError> {
-    let place = || path.display().to_string();
+pub(super) fn migrate(database: &Database, steps: &[Step], place: &Place) -> Result<(), StoreError> {
     let known = latest(steps);
-    let fault = |error: ::redb::Error| match error {
-        ::redb::Error::Io(error) => StoreError::Unavailable { place: place(), reason: error.to_string() },
-        other => {
-            StoreError::Corrupt { place: place(), reason: format!("its format cannot be told: {other}") }
-        }
-    };
-    let found = number(database, FORMAT).map_err(fault)?;
+    let read = || read_number(&database.begin_read()?, FORMAT);
+    let found = read().map_err(|error| place.open_fault(error))?;
     if found > known {
-        return Err(StoreError::Newer { place: place(), found, known });
+        return Err(StoreError::Newer { place: place.name(), found, known });
     }
     let missing = usize::try_from(found).ok().and_then(|done| steps.get(done.checked_sub(1)?..));
-    let Some(missing) = missing else {
-        return Err(StoreError::Corrupt { place: place(), reason: format!("there is no format {found}") });
-    };
+    let missing = missing.ok_or_else(|| place.corrupt(&format!("there is no format {found}")))?;
     if missing.is_empty() {
         return Ok(());
     }
-    tracing::info!(path = %path.display(), found, known, "upgrading the store's format");
+    tracing::info!(path = place.name(), found, known, "upgrading the store's format");
     let upgrade = || -> Result<(), ::redb::Error> {
         let txn = database.begin_write()?;
         missing.iter().try_for_each(|step| step(&txn))?;
         txn.open_table(NUMBERS)?.insert(FORMAT, known)?;
         Ok(txn.commit()?)
     };
-    upgrade().map_err(|error| StoreError::Unavailable {
-        place: place(),
-        reason: format!("upgrade from format {found} to {known} failed, and the store is as it was: {error}"),
+    upgrade().map_err(|error| {
+        let failed =
+            format!("the upgrade from format {found} to {known} failed, and the store is as it was: {error}");
+        place.unavailable(&failed)
     })
 }
 
@@ -82,10 +74,6 @@ pub(super) fn identity(database: &Database) -> Result<String, ::redb::Error> {
     let names = database.begin_read()?.open_table(NAMES)?;
     let id = names.get(ID)?.map(|id| id.value().to_owned());
     id.ok_or_else(|| ::redb::Error::Corrupted("it has no id".to_owned()))
-}
-
-fn number(database: &Database, name: &str) -> Result<u64, ::redb::Error> {
-    read_number(&database.begin_read()?, name)
 }
 
 fn read_number(txn: &ReadTransaction, name: &str) -> Result<u64, ::redb::Error> {

@@ -182,23 +182,23 @@ fn raw(dir: &TempDir) -> Database {
 fn an_older_format_is_brought_up_to_date_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let database = raw(&dir);
-    let path = dir.path().join("bowline.redb");
-    let failed = schema::migrate(&database, &[make_extra, fail], &path).unwrap_err();
+    let place = Place::new(dir.path());
+    let failed = schema::migrate(&database, &[make_extra, fail], &place).unwrap_err();
     assert!(failed.to_string().contains("the store is as it was"), "{failed}");
     assert!(database.begin_read().unwrap().open_table(EXTRA).is_err(), "half of an upgrade was kept");
 
-    schema::migrate(&database, &[make_extra, double_extra], &path).unwrap();
+    schema::migrate(&database, &[make_extra, double_extra], &place).unwrap();
     let made =
         database.begin_read().unwrap().open_table(EXTRA).unwrap().get("made").unwrap().unwrap().value();
     assert_eq!(made, 2);
-    schema::migrate(&database, &[fail, fail], &path).expect("nothing is left to do");
+    schema::migrate(&database, &[fail, fail], &place).expect("nothing is left to do");
 }
 
 #[test]
 fn a_newer_format_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let database = raw(&dir);
-    schema::migrate(&database, &[make_extra, double_extra], &dir.path().join("bowline.redb")).unwrap();
+    schema::migrate(&database, &[make_extra, double_extra], &Place::new(dir.path())).unwrap();
     drop(database);
     let error = RedbStore::open(dir.path()).unwrap_err();
     let expected = StoreError::Newer {
