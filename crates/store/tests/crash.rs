@@ -76,7 +76,7 @@ fn value(worker: u64, step: u64) -> Vec<u8> {
 fn step_of(worker: u64, bytes: &[u8]) -> u64 {
     let text = std::str::from_utf8(bytes).unwrap();
     let step = text.split(' ').nth(1).unwrap().parse().unwrap();
-    assert!(bytes == value(worker, step), "a record of worker {worker} is half written: {:.40}", text);
+    assert!(bytes == value(worker, step), "a record of worker {worker} is half written: {text:.40}");
     step
 }
 
@@ -103,9 +103,7 @@ async fn child(dir: &Path) {
             }
         }));
     }
-    for worker in workers {
-        worker.await.unwrap();
-    }
+    futures::future::join_all(workers).await;
 }
 
 /// The last step of a worker that the store has, and all of its records by name.
@@ -184,7 +182,7 @@ async fn compare(store: &RedbStore, worker: u64, acknowledged: Option<u64>, roun
         let replaced = step + NAMES == acknowledged + 1;
         match steps.get(&name) {
             Some(found) => {
-                assert!(*found == step || (replaced && *found == acknowledged + 1), "round {round}: {name}")
+                assert!(*found == step || (replaced && *found == acknowledged + 1), "round {round}: {name}");
             }
             None => assert!(replaced && (acknowledged + 1) % 7 == 0, "round {round}: {name} is gone"),
         }

@@ -6,18 +6,28 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bowline_store::{Expected, Key, Kind, RedbStore, Revision, Store, StoreError};
 
 const DIR: &str = "BOWLINE_FULL_DISK";
-const NAME: &str = "a_full_disk_is_an_error_and_nothing_is_lost";
 
 #[test]
 fn a_full_disk_is_an_error_and_nothing_is_lost() {
+    on_a_small_disk("a_full_disk_is_an_error_and_nothing_is_lost", write_until_full);
+}
+
+#[test]
+fn small_writes_go_on_when_others_fill_the_disk() {
+    on_a_small_disk("small_writes_go_on_when_others_fill_the_disk", write_beside_others);
+}
+
+/// Runs the test of that name once more, where `BOWLINE_FULL_DISK` names a small disk.
+fn on_a_small_disk(name: &str, test: fn(&Path)) {
     if let Some(dir) = std::env::var_os(DIR) {
-        on_a_small_disk(Path::new(&dir));
+        test(Path::new(&dir));
+        println!("tried on a full disk");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -34,7 +44,7 @@ fn a_full_disk_is_an_error_and_nothing_is_lost() {
             return;
         }
     }
-    let output = small_disk(&format!("exec \"$0\" --exact {NAME} --nocapture")).output().unwrap();
+    let output = small_disk(&format!("exec \"$0\" --exact {name} --nocapture")).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("tried on a full disk"), "{text}");
 }
@@ -44,7 +54,7 @@ fn key(n: u32) -> Key {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn on_a_small_disk(dir: &Path) {
+async fn write_until_full(dir: &Path) {
     let store = RedbStore::open(dir).unwrap();
     let value = vec![b'x'; 100_000];
     let mut written: Vec<Revision> = Vec::new();
@@ -60,10 +70,7 @@ async fn on_a_small_disk(dir: &Path) {
     assert_all_there(&store, &written).await;
 
     // Now to the last byte; and the process may be started again in that state.
-    let filler = dir.join("filler");
-    let mut file = fs::File::create(&filler).unwrap();
-    while file.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
-    drop(file);
+    let filler = fill(dir);
     let again = store.put(&key(10_000), vec![b'y'; 3_000_000], Expected::Absent).await.unwrap_err();
     assert!(matches!(again, StoreError::Full { .. }), "{again}");
     assert_all_there(&store, &written).await;
@@ -74,7 +81,27 @@ async fn on_a_small_disk(dir: &Path) {
 
     fs::remove_file(&filler).unwrap();
     store.put(&key(0), b"space is back".to_vec(), Expected::Absent).await.expect("without a restart");
-    println!("tried on a full disk: {} records of 100 kB", written.len());
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn write_beside_others(dir: &Path) {
+    let store = RedbStore::open(dir).unwrap();
+    let mut at = store.put(&key(0), vec![b'x'; 2000], Expected::Absent).await.unwrap();
+    fill(dir);
+    for round in 0..200 {
+        let put = store.put(&key(0), format!("{round}").into_bytes(), Expected::At(at)).await;
+        at = put.unwrap_or_else(|error| panic!("write {round}: {error}"));
+    }
+    drop(store);
+    assert_eq!(RedbStore::open(dir).unwrap().get(&key(0)).await.unwrap().unwrap().revision, at);
+}
+
+/// Takes every block that is left.
+fn fill(dir: &Path) -> PathBuf {
+    let filler = dir.join("filler");
+    let mut file = fs::File::create(&filler).unwrap();
+    while file.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    filler
 }
 
 async fn assert_all_there(store: &RedbStore, written: &[Revision]) {

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use ::redb::StorageBackend;
 use ::redb::backends::FileBackend;
@@ -21,6 +21,8 @@ pub(super) struct Faults {
     pub(super) fail_syncs: AtomicBool,
     /// Writes fail.
     pub(super) fail_writes: AtomicBool,
+    /// Syncs wait while somebody else holds this.
+    pub(super) slow_syncs: Mutex<()>,
 }
 
 impl Faults {
@@ -30,6 +32,7 @@ impl Faults {
             syncs: AtomicU64::new(0),
             fail_syncs: AtomicBool::new(false),
             fail_writes: AtomicBool::new(false),
+            slow_syncs: Mutex::new(()),
         })
     }
 
@@ -67,6 +70,7 @@ impl StorageBackend for FaultyFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.faults.syncs.fetch_add(1, SeqCst);
+        drop(self.faults.slow_syncs.lock().unwrap());
         self.file.sync_data()?;
         if self.faults.fail_syncs.load(SeqCst) { Err(broken("sync")) } else { Ok(()) }
     }

@@ -40,6 +40,12 @@ const QUEUE: usize = 512;
 /// A [`Store`] in one file.
 ///
 /// Dropping it waits for the writes that were handed in, and then gives the directory free.
+///
+/// # Caveats
+///
+/// Damage to the file is found when it is opened. One case cannot be told from a crash in the middle of a
+/// commit: the process was killed *and* the pages of its very last commit were changed afterwards. The store
+/// then opens as of the commit before.
 #[derive(Debug)]
 pub struct RedbStore {
     shared: Arc<Shared>,

@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 
 use ::redb::Database;
@@ -81,10 +82,7 @@ impl Place {
             // redb would make a new database in an empty file. Ours is put in place only when it has data.
             return Err(self.corrupt("bowline.redb is empty"));
         }
-        let mut database = open_file(device, &path, false).map_err(|error| self.open_fault(error))?;
-        // redb checks its checksums by itself only after a crash. A ledger that was changed on the disk must
-        // never be read, and reading all of them once per start is cheap.
-        let whole = database.check_integrity().map_err(|error| self.open_fault(error.into()))?;
+        let (database, whole) = open_checked(device, &path).map_err(|error| self.open_fault(error))?;
         if !whole {
             drop(database);
             return Err(self.set_aside());
@@ -123,7 +121,7 @@ impl Place {
 
     /// redb "repairs" a damaged tree by going back to the commit before, which would take back what was
     /// promised. So the file gets out of the way, and stays an error until somebody has looked.
-    fn set_aside(&self) -> StoreError {
+    pub(super) fn set_aside(&self) -> StoreError {
         let aside = self.dir.join("bowline.redb.damaged");
         match fs::rename(self.database(), &aside).and_then(|()| sync_directory(&self.dir)) {
             Ok(()) => self.corrupt("its checksums do not match; it is now named bowline.redb.damaged"),
@@ -193,6 +191,22 @@ fn open_file(device: &Device, path: &Path, new: bool) -> Result<Database, ::redb
     let file = OpenOptions::new().read(true).write(true).create_new(new).open(path)?;
     let disk = Disk::new(device, file)?;
     Ok(Database::builder().set_cache_size(CACHE).create_with_backend(disk)?)
+}
+
+/// Also says whether it is whole.
+///
+/// redb checks its checksums by itself only after a crash. A ledger that was changed on the disk must never be
+/// read, and reading all of them once per start is cheap.
+fn open_checked(device: &Device, path: &Path) -> Result<(Database, bool), ::redb::Error> {
+    let open = || {
+        let mut database = open_file(device, path, false)?;
+        let whole = database.check_integrity()?;
+        Ok((database, whole))
+    };
+    // redb 4.4 trusts the allocator state that a clean close left, and panics when it is damaged
+    // (`bitmap.rs`: an index out of range) before anything can be checked.
+    panic::catch_unwind(AssertUnwindSafe(open))
+        .unwrap_or_else(|_| Err(::redb::Error::Corrupted("redb cannot make sense of it".to_owned())))
 }
 
 /// Writes a file under its name at once or not at all, and durably.

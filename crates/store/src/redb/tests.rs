@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use ::redb::{ReadableDatabase, TableDefinition, WriteTransaction};
 use futures::StreamExt;
@@ -31,14 +32,20 @@ async fn value(store: &RedbStore, name: &str) -> Option<Vec<u8>> {
 
 /// A read that meets a failed database asks for its recovery and does not wait for it.
 async fn value_when_open(store: &RedbStore, name: &str) -> Option<Vec<u8>> {
-    loop {
-        match store.get(&key(name)).await {
-            Ok(entry) => return entry.map(|entry| entry.value),
-            Err(error) => assert!(matches!(error, StoreError::Unavailable { .. }), "{error}"),
+    let asking = async {
+        loop {
+            match store.get(&key(name)).await {
+                Ok(entry) => return entry.map(|entry| entry.value),
+                Err(error) => assert!(matches!(error, StoreError::Unavailable { .. }), "{error}"),
+            }
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
-    }
+    };
+    tokio::time::timeout(PATIENCE, asking).await.expect("it never opened again")
 }
+
+/// The end of a test that will not end by itself.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_lone_write_costs_one_sync() {
@@ -144,6 +151,47 @@ async fn a_commit_whose_sync_failed_is_written_anew_before_it_is_shown() {
     assert_eq!(value(&open(&dir, &Faults::none()), "during").await.unwrap(), b"in doubt");
 }
 
+/// Reads are done on the caller's thread, so none may wait for a disk that is slow to sync.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_does_not_wait_for_a_commit() {
+    let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+    let store = Arc::new(open(&dir, &faults));
+    let before = put(&store, "db-0", b"before").await.unwrap();
+    let syncs = faults.syncs.load(SeqCst);
+    let (release, held) = std::sync::mpsc::channel();
+    let disk = thread::spawn({
+        let faults = Arc::clone(&faults);
+        move || {
+            let _slow = faults.slow_syncs.lock().unwrap();
+            held.recv().unwrap();
+        }
+    });
+    while faults.slow_syncs.try_lock().is_ok() {
+        tokio::task::yield_now().await;
+    }
+    let write = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.put(&key("db-0"), b"after".to_vec(), Expected::At(before)).await }
+    });
+    while faults.syncs.load(SeqCst) == syncs {
+        tokio::task::yield_now().await;
+    }
+    let read = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move {
+            let page = store.list(Kind::Ledger, None, 10).await.unwrap();
+            (value(&store, "db-0").await, page.revision)
+        }
+    });
+    let seen = tokio::time::timeout(PATIENCE, read).await;
+    release.send(()).unwrap();
+    disk.join().unwrap();
+    let seen = seen.expect("the read waits for the commit").unwrap();
+    assert_eq!(seen, (Some(b"before".to_vec()), before), "what is not durable was shown");
+    write.await.unwrap().unwrap();
+    assert_eq!(value(&store, "db-0").await.unwrap(), b"after");
+}
+
 #[tokio::test]
 async fn watches_end_with_the_store() {
     let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
@@ -153,6 +201,16 @@ async fn watches_end_with_the_store() {
     drop(store);
     assert!(matches!(watch.next().await, Some(Ok(Event::Put(_)))));
     assert!(watch.next().await.is_none());
+}
+
+#[test]
+fn a_store_that_failed_its_check_stays_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(&dir, &Faults::none()));
+    let error = Place::new(dir.path()).set_aside();
+    assert!(error.to_string().contains("bowline.redb.damaged"), "{error}");
+    assert!(matches!(RedbStore::open(dir.path()), Err(StoreError::Corrupt { .. })));
+    assert!(dir.path().join("bowline.redb.damaged").exists());
 }
 
 const EXTRA: TableDefinition<'_, &str, u64> = TableDefinition::new("extra");

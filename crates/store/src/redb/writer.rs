@@ -80,6 +80,7 @@ impl Writer {
     pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         while let Some(first) = requests.blocking_recv() {
             let mut batch = Vec::new();
+            let mut recover = false;
             let mut next = Some(first);
             while let Some(request) = next {
                 match request {
@@ -88,9 +89,13 @@ impl Writer {
                         self.write(std::mem::take(&mut batch));
                         self.import(import);
                     }
-                    Request::Recover => self.heal(),
+                    // Many reads may have asked; one attempt answers all.
+                    Request::Recover => recover = true,
                 }
                 next = if batch.len() < BATCH { requests.try_recv().ok() } else { None };
+            }
+            if recover {
+                self.heal();
             }
             self.write(batch);
         }
