@@ -98,3 +98,71 @@ impl StoreError {
 fn now(current: Option<Revision>) -> String {
     current.map_or_else(|| "does not exist".to_owned(), |revision| format!("is at revision {revision}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_names_its_place_and_says_what_to_do() {
+        let place = || "/var/lib/bowline/bowline.redb".to_owned();
+        let reason = || "seen".to_owned();
+        let key = || Key::new(Kind::Ledger, "db-0");
+        let at = Revision::new(7);
+        let rows = [
+            (
+                StoreError::Conflict { key: key(), current: Some(at) },
+                true,
+                "ledger/db-0 is at revision 7",
+                "read it again",
+            ),
+            (
+                StoreError::Conflict { key: key(), current: None },
+                true,
+                "ledger/db-0 does not exist",
+                "read it again",
+            ),
+            (
+                StoreError::Compacted { kind: Kind::Ledger, from: at },
+                true,
+                "of ledger after revision 7",
+                "list again",
+            ),
+            (
+                StoreError::Unavailable { place: place(), reason: reason() },
+                false,
+                "bowline.redb",
+                "read the record again",
+            ),
+            (
+                StoreError::Full { place: place(), reason: reason() },
+                true,
+                "bowline.redb",
+                "free some space there",
+            ),
+            (
+                StoreError::Corrupt { place: place(), reason: reason() },
+                true,
+                "bowline.redb",
+                "import the latest export",
+            ),
+            (
+                StoreError::Locked { path: "/l/bowline.lock".into(), holder: "pid 4242 (bowline up)".into() },
+                true,
+                "/l/bowline.lock is in use by pid 4242 (bowline up)",
+                "stop that one first",
+            ),
+            (
+                StoreError::Newer { place: place(), found: 3, known: 2 },
+                true,
+                "format 3",
+                "written by a newer Bowline",
+            ),
+        ];
+        for (error, outcome_known, place, advice) in rows {
+            let sentence = error.to_string();
+            assert!(sentence.contains(place) && sentence.contains(advice), "{sentence}");
+            assert_eq!(error.outcome_known(), outcome_known, "{sentence}");
+        }
+    }
+}

@@ -23,7 +23,9 @@ pub(super) fn plain_file() -> Device {
 ///
 /// redb grows a file by its length alone, which leaves holes: a full disk then shows in the middle of a
 /// commit, and again in the repair when the database is opened anew. Filling what is added makes a full disk
-/// show at the growth, where the transaction has touched nothing yet, and leaves the file readable.
+/// show at the growth, where the transaction has touched nothing yet, and leaves the file readable; and what
+/// fits into the file goes on being written while others fill the disk. The price: redb doubles the file, so
+/// a store is full when the disk cannot hold it twice.
 pub(super) struct Disk(Box<dyn StorageBackend>);
 
 impl Disk {

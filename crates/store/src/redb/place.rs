@@ -132,7 +132,6 @@ impl Place {
     }
 
     /// What an error of redb's means while the database is in use.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "redb may add errors")]
     pub(super) fn fault(&self, error: ::redb::Error) -> StoreError {
         match error {
             ::redb::Error::Io(error) if is_full(&error) => {
@@ -148,7 +147,6 @@ impl Place {
     }
 
     /// What an error of redb's means while the database is being opened: its bytes are what is wrong.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "redb may add errors")]
     pub(super) fn open_fault(&self, error: ::redb::Error) -> StoreError {
         use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         match error {
