@@ -57,8 +57,8 @@ fn how_a_node_is_shut_out() {
         (NodeState::Ready, true, Some(FenceReason::Forced)),
         (not_ready(second(9)), true, Some(FenceReason::Forced)),
     ] {
-        let world = World::new().file(csi("a", "n1")).settle().file(csi("b", "n2")).withdraw("a");
-        let world = world.node("n1", state).at(60);
+        let world = World::new().file(csi("a", "n1")).settle().file(csi("b", "n2")).at(60);
+        let world = world.withdraw("a").node("n1", state);
         let world = if forced { world.force("n1") } else { world };
         match reason {
             None => world
@@ -120,8 +120,8 @@ fn waiting_is_counted_from_the_beginning_of_the_release() {
         .file(csi("a", "n1"))
         .file(csi("b", "n2"))
         .settle()
-        .withdraw("a")
         .at(10)
+        .withdraw("a")
         .then("n1 releasing 1", "revoke n1 1", "b WaitingForRelease")
         .at(500)
         .then("n1 releasing 1", "revoke n1 1", "b WaitingForRelease")

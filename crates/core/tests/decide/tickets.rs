@@ -153,7 +153,7 @@ fn the_same_ticket_again_changes_nothing() {
 fn late_unpublish_of_a_leaves_b_alone() {
     let world = World::new().file(csi("a", "n1")).settle().withdraw("a").settle().file(csi("b", "n2"));
     let mut world = world.settle();
-    assert_eq!(world.ledger.withdraw(&id("a")), None);
+    assert_eq!(world.ledger.withdraw(&id("a"), world.now), None);
     world.then("n2 held 2", "", "b Satisfied");
 }
 

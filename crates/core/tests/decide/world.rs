@@ -133,7 +133,7 @@ impl World {
     }
 
     pub(crate) fn withdraw(mut self, name: &str) -> Self {
-        self.ledger.withdraw(&id(name)).expect("a row withdraws only what is there");
+        self.ledger.withdraw(&id(name), self.now).expect("a row withdraws only what is there");
         self
     }
 

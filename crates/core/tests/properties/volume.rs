@@ -68,7 +68,7 @@ impl Volume {
     fn apply(&mut self, event: &Event) {
         match event {
             Event::File { ticket, anew } => self.file(ticket.clone(), *anew),
-            Event::Withdraw { slot } => drop(self.ledger.withdraw(&ticket_id(*slot))),
+            Event::Withdraw { slot } => drop(self.ledger.withdraw(&ticket_id(*slot), self.now)),
             Event::Obey { nth } => {
                 if let Some(effect) = self.order(*nth) {
                     self.obey(&effect);
@@ -211,7 +211,7 @@ impl Volume {
 
     pub(crate) fn withdraw_all(&mut self) {
         for id in self.ledger.tickets().keys().cloned().collect::<Vec<_>>() {
-            self.ledger.withdraw(&id);
+            self.ledger.withdraw(&id, self.now);
         }
     }
 

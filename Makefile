@@ -1,0 +1,49 @@
+# Bowline. `make help` lists everything.
+#
+# What is built lives outside the tree, so that a fresh clone starts where the last one stopped.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/bowline
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+export CARGO_TERM_COLOR ?= auto
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Lists every target
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Installs what is missing on a Debian machine, and says what
+	@./setup.sh
+
+.PHONY: test
+test: setup ## Everything that must hold: format, lints, crate arrows, tests, model, docs
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+	cargo test --workspace --all-features --locked -- --show-output
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+.PHONY: model
+model: setup ## The model checker with larger bounds (an hour or so)
+	BOWLINE_MODEL=deep cargo test -p bowline-engine --test model --locked
+
+.PHONY: crash
+crash: setup ## More kills, more seeds, more cases than `make test` has time for
+	BOWLINE_CRASH_ROUNDS=500 cargo test -p bowline-store --test crash --locked -- --show-output
+	BOWLINE_SEEDS=20000 cargo test -p bowline-engine --test engine --locked random -- --show-output
+	PROPTEST_CASES=20000 cargo test -p bowline-core --test properties --locked
+
+.PHONY: replay
+replay: setup ## One random schedule again: make replay SEED=7
+	BOWLINE_SEED=$(SEED) cargo test -p bowline-engine --test engine --locked random -- --show-output
+
+.PHONY: bench
+bench: setup ## What things cost, as ratios: prints the table of docs/benchmarks.md
+	cargo run --release --locked -p xtask -- bench
+
+.PHONY: audit
+audit: setup ## Licences, sources, duplicate versions and, where its database can be had, advisories
+	@./audit.sh
+
+.PHONY: clean
+clean: ## Removes everything that was built
+	rm -rf "$(CARGO_TARGET_DIR)"
