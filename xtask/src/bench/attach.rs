@@ -1,0 +1,134 @@
+//! What an attach costs, beside how many volumes there are and beside what the disk alone costs.
+
+use anyhow::Result;
+use bowline_engine::Engine;
+use bowline_store::{Key, MemoryStore, RedbStore, Store};
+use bowline_testkit::SimTarget;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+use super::room::{attach, detach, engine, volume};
+use super::{Row, median, ratio, scratch, shown};
+
+const LATER: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_secs(1);
+
+pub(crate) fn rows() -> Result<Vec<Row>> {
+    let runtime = Runtime::new()?;
+    let mut rows = vec![runtime.block_on(many_volumes())?];
+    rows.extend(runtime.block_on(beside_one_commit())?);
+    rows.extend(runtime.block_on(all_at_once())?);
+    Ok(rows)
+}
+
+/// The same work with few and with many volumes that are attached already.
+async fn many_volumes() -> Result<Row> {
+    let (few, many) = (crowd(100).await?, crowd(10_000).await?);
+    let (mut with_few, mut with_many) = (Vec::new(), Vec::new());
+    for round in 0..400 {
+        with_few.push(attach_and_detach(&few, round % 100).await?);
+        with_many.push(attach_and_detach(&many, (round * 23) % 10_000).await?);
+    }
+    let (with_few, with_many) = (median(with_few), median(with_many));
+    Ok(Row {
+        what: "attach + detach, memory store, 10,000 volumes present".to_owned(),
+        measured: shown(with_many),
+        beside: format!("100 volumes: {}", shown(with_few)),
+        ratio: Some(ratio(with_many, with_few)),
+        goal: Some(1.2),
+    })
+}
+
+async fn crowd(volumes: usize) -> Result<Engine> {
+    let engine =
+        engine(Arc::new(MemoryStore::default()), Arc::new(SimTarget::new("sim")), volumes, SOON).await?;
+    for n in 0..volumes {
+        attach(&engine, &volume(n)?).await?;
+    }
+    // Until nothing is left to be written and every actor has gone.
+    tokio::time::sleep(SOON * 3).await;
+    Ok(engine)
+}
+
+async fn attach_and_detach(engine: &Engine, n: usize) -> Result<Duration> {
+    let volume = volume(n)?;
+    let begin = Instant::now();
+    detach(engine, &volume).await?;
+    attach(engine, &volume).await?;
+    Ok(begin.elapsed())
+}
+
+/// An attach and a detach through redb, beside one bare durable commit of the same bytes to a file beside it. What only
+/// confirms is kept back here, because it would be written while the next turn is measured.
+async fn beside_one_commit() -> Result<Vec<Row>> {
+    let directory = scratch()?;
+    let store = Arc::new(RedbStore::open(&directory.path().join("store"))?);
+    let rounds = 200;
+    let engine = engine(Arc::clone(&store) as _, Arc::new(SimTarget::new("sim")), rounds, LATER).await?;
+    let bare = redb::Database::create(directory.path().join("bare.redb"))?;
+    let (mut attaches, mut detaches, mut commits) = (Vec::new(), Vec::new(), Vec::new());
+    for n in 0..rounds {
+        let volume = volume(n)?;
+        let begin = Instant::now();
+        attach(&engine, &volume).await?;
+        attaches.push(begin.elapsed());
+        let written = store.get(&Key::ledger(&volume)).await?.map(|entry| entry.value).unwrap_or_default();
+        commits.push(commit(&bare, volume.as_str(), &written)?);
+        let begin = Instant::now();
+        detach(&engine, &volume).await?;
+        detaches.push(begin.elapsed());
+    }
+    let (attaches, detaches, commits) = (median(attaches), median(detaches), median(commits));
+    let row = |what: &str, time| Row {
+        what: format!("{what} through redb"),
+        measured: shown(time),
+        beside: format!("one bare commit: {}", shown(commits)),
+        ratio: Some(ratio(time, commits)),
+        goal: Some(1.3),
+    };
+    Ok(vec![row("attach", attaches), row("detach", detaches)])
+}
+
+fn commit(bare: &redb::Database, key: &str, value: &[u8]) -> Result<Duration> {
+    const TABLE: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("bare");
+    let begin = Instant::now();
+    let transaction = bare.begin_write()?;
+    transaction.open_table(TABLE)?.insert(key, value)?;
+    transaction.commit()?;
+    Ok(begin.elapsed())
+}
+
+/// A thousand at once share their commits.
+async fn all_at_once() -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let directory = scratch()?;
+    let redb: Arc<dyn Store> = Arc::new(RedbStore::open(&directory.path().join("store"))?);
+    for (name, store) in [("memory", Arc::new(MemoryStore::default()) as Arc<dyn Store>), ("redb", redb)] {
+        let engine = engine(store, Arc::new(SimTarget::new("sim")), 2000, SOON).await?;
+        let alone = Instant::now();
+        for n in 1000..1020 {
+            attach(&engine, &volume(n)?).await?;
+        }
+        let alone = alone.elapsed() / 20;
+        let begin = Instant::now();
+        let tasks: Vec<_> = (0..1000)
+            .map(|n| {
+                let engine = engine.clone();
+                tokio::spawn(async move { attach(&engine, &volume(n)?).await })
+            })
+            .collect();
+        for task in tasks {
+            task.await??;
+        }
+        let all = begin.elapsed();
+        rows.push(Row {
+            what: format!("1,000 attaches at once, {name}"),
+            measured: format!("{} ({:.0}/s)", shown(all), 1000.0 / all.as_secs_f64()),
+            beside: format!("1,000 one after the other: {}", shown(alone * 1000)),
+            ratio: Some(ratio(all, alone * 1000)),
+            goal: None,
+        });
+    }
+    Ok(rows)
+}

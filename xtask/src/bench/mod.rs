@@ -1,0 +1,83 @@
+//! The benchmarks. Everything that is compared is measured in turns in one run on one machine, and what counts is the ratio.
+
+#![allow(clippy::print_stdout, reason = "the table is the product")]
+
+mod attach;
+mod choosing;
+mod room;
+pub(crate) mod start;
+
+use anyhow::{Context, Result};
+use std::time::Duration;
+
+/// One line of the table.
+pub(crate) struct Row {
+    pub(crate) what: String,
+    pub(crate) measured: String,
+    pub(crate) beside: String,
+    pub(crate) ratio: Option<f64>,
+    pub(crate) goal: Option<f64>,
+}
+
+pub(crate) fn run() -> Result<()> {
+    println!("{}\n", machine()?);
+    let mut rows = choosing::rows();
+    rows.extend(attach::rows()?);
+    rows.extend(start::rows()?);
+    println!("| what | measured | beside | ratio | goal |\n|---|---:|---:|---:|---:|");
+    let mut missed = 0;
+    for Row { what, measured, beside, ratio, goal } in rows {
+        let shown = ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+        let aim = goal.map(|goal| format!("≤ {goal:.2}")).unwrap_or_default();
+        let miss = matches!((ratio, goal), (Some(ratio), Some(goal)) if ratio > goal);
+        missed += usize::from(miss);
+        println!(
+            "| {what} | {measured} | {beside} | {shown}{} | {aim} |",
+            if miss { " (missed)" } else { "" }
+        );
+    }
+    println!(
+        "\n{}",
+        if missed == 0 { "every goal was met".to_owned() } else { format!("goals missed: {missed}") }
+    );
+    Ok(())
+}
+
+fn machine() -> Result<String> {
+    let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("reading {path}"));
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+    };
+    let cores = std::thread::available_parallelism()?;
+    let cpu = field(&read("/proc/cpuinfo")?, "model name");
+    let memory = field(&read("/proc/meminfo")?, "MemTotal");
+    let kernel = read("/proc/sys/kernel/osrelease")?;
+    Ok(format!("{cores} cores ({cpu}), {memory} memory, Linux {}", kernel.trim()))
+}
+
+/// The one in the middle: what happened now and then to one of them does not count.
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+pub(crate) fn ratio(time: Duration, beside: Duration) -> f64 {
+    time.as_secs_f64() / beside.as_secs_f64()
+}
+
+pub(crate) fn shown(time: Duration) -> String {
+    let micros = time.as_secs_f64() * 1e6;
+    match micros {
+        m if m < 1000.0 => format!("{m:.1} µs"),
+        m if m < 1_000_000.0 => format!("{:.2} ms", m / 1e3),
+        m => format!("{:.2} s", m / 1e6),
+    }
+}
+
+/// A directory that goes away with its owner, beside what was built: on a disk, where a system's temporary
+/// directory may be memory.
+pub(crate) fn scratch() -> Result<tempfile::TempDir> {
+    let program = std::env::current_exe()?;
+    Ok(tempfile::tempdir_in(program.parent().context("a program lies in a directory")?)?)
+}
