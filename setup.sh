@@ -1,0 +1,43 @@
+#!/bin/sh
+# Installs what is missing to build and test Bowline on a Debian machine, and says what. A second run installs nothing.
+set -eu
+
+say() { printf 'setup: %s\n' "$*"; }
+
+# command -> Debian package
+missing=
+need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
+need cc gcc
+need git git
+
+if ! command -v cargo >/dev/null 2>&1 && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
+    missing="$missing rustup"
+fi
+
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" -ne 0 ]; then
+        say "these Debian packages are missing, and only root can install them:$missing"
+        say "run: sudo apt-get install$missing"
+        exit 1
+    fi
+    say "installing the Debian packages$missing"
+    apt-get update -qq
+    # shellcheck disable=SC2086 # a list of words
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+fi
+
+PATH="$PATH:$HOME/.cargo/bin"
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+have=$(cargo --version 2>/dev/null | cut -d ' ' -f 2 || true)
+oldest=$(printf '%s\n%s\n' "$wanted" "${have:-0}" | sort -V | head -n 1)
+if [ "$oldest" != "$wanted" ]; then
+    say "installing Rust (found ${have:-none}, $wanted or newer is needed)"
+    rustup toolchain install stable --profile minimal --component clippy --component rustfmt
+    rustup default stable
+fi
+for component in clippy rustfmt; do
+    if ! cargo "$(echo "$component" | sed 's/rustfmt/fmt/')" --version >/dev/null 2>&1; then
+        say "installing $component"
+        rustup component add "$component"
+    fi
+done
