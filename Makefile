@@ -19,8 +19,10 @@ setup: ## Installs what is missing on a Debian machine, and says what
 test: setup ## Everything that must hold: format, lints, crate arrows, tests, model, docs
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
-	cargo test --workspace --all-features --locked -- --show-output
+	@rm -f "$(CACHE)/summary"
+	BOWLINE_SUMMARY="$(CACHE)/summary" cargo test --workspace --all-features --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	@echo && cat "$(CACHE)/summary"
 
 .PHONY: model
 model: setup ## The model checker with larger bounds (an hour or so)

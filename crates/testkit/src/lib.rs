@@ -15,10 +15,12 @@ mod clock;
 mod fate;
 mod faulty;
 mod sim;
+mod summary;
 mod wish;
 
 pub use clock::TestClock;
 pub use fate::{Fate, Luck, Step};
 pub use faulty::{FaultyStore, FaultyTarget};
 pub use sim::SimTarget;
+pub use summary::say;
 pub use wish::{backup, csi, node, volume, wish};

@@ -1,8 +1,8 @@
 //! Random stories with random luck. The seed decides everything, so every run can be had again:
-//! `BOWLINE_SEED=7 cargo test -p bowline-engine --test engine random -- --show-output`.
+//! `make replay SEED=7`.
 
 use bowline_core::Ticket;
-use bowline_testkit::{Fate, backup, csi};
+use bowline_testkit::{Fate, backup, csi, say};
 use std::sync::Arc;
 
 use crate::scenario::{Do, Scenario};
@@ -42,7 +42,7 @@ fn story(seed: u64) -> Scenario {
 fn random_schedules_come_to_a_good_end() {
     let (mut deaths, mut steps) = (0, 0);
     for seed in seeds() {
-        println!("seed {seed}: replay with BOWLINE_SEED={seed}");
+        println!("seed {seed}: `make replay SEED={seed}` plays it again");
         let scenario = story(seed);
         let (mut world, mut done) = (scenario.world(), 0);
         for life in 0.. {
@@ -57,6 +57,6 @@ fn random_schedules_come_to_a_good_end() {
         }
         scenario.check_end(&world, &format!("seed {seed}"));
     }
-    println!("random schedules: {} seeds, {steps} steps, {deaths} deaths", seeds().len());
+    say(&format!("random schedules: {} seeds, {steps} steps, {deaths} deaths", seeds().len()));
     assert!(steps > 0);
 }

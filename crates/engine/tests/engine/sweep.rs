@@ -1,6 +1,6 @@
 //! Every step that leaves the process goes wrong once, in every way, in every scenario.
 
-use bowline_testkit::{Fate, Luck};
+use bowline_testkit::{Fate, Luck, say};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn every_step_of_every_scenario_goes_wrong_once() {
         println!("{here:>5} points: {}", scenario.name);
         points += here;
     }
-    println!("crash points swept: {points}");
+    say(&format!("crash points swept: {points} in {} scenarios", scenarios().len()));
     assert!(points > 400, "the sweep covers the scenarios: {points}");
 }
 
@@ -69,6 +69,6 @@ fn a_second_death_on_the_way_back_changes_nothing() {
             }
         }
     }
-    println!("pairs of crash points swept: {pairs}");
+    say(&format!("pairs of crash points swept: {pairs}"));
     assert!(pairs > 500, "the sweep covers the scenarios: {pairs}");
 }
