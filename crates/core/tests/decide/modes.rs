@@ -255,3 +255,26 @@ fn a_shared_volume_for_a_person_waits_for_the_share_too() {
         .volume(|volume| volume.fault = Some("checksum".to_owned()))
         .then("", "", "p VolumeFaulted");
 }
+
+#[test]
+fn a_filesystem_for_many_writers_never_has_two_servers() {
+    let server = |name, on| ticket(TicketKind::ShareManagerController, name, on).access(MultiNodeMultiWriter);
+    World::new()
+        .file(server("s1", "n1"))
+        .file(server("s2", "n2"))
+        .settles("n1 held 1", "s1 Satisfied, s2 HeldElsewhere")
+        .file(backup("b", "n3").access(MultiNodeMultiWriter))
+        .settles("n1 held 1", "b HeldElsewhere, s1 Satisfied, s2 HeldElsewhere");
+}
+
+#[test]
+fn a_ticket_on_the_node_that_has_it_is_told_what_really_keeps_it_out() {
+    let rwop = |name| csi(name, "n1").access(SingleNodeSingleWriter);
+    World::new()
+        .file(rwop("a"))
+        .settle()
+        .file(rwop("b"))
+        .room("n1", 0, 8)
+        .volume(|volume| volume.deleting = true)
+        .settles("n1 held 1", "a Satisfied, b AttachedWithIncompatibleParameters");
+}

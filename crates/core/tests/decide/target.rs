@@ -95,6 +95,8 @@ fn a_late_answer_of_another_epoch_changes_nothing() {
         .then("n1 granting 2", "allow n1 2", "a Granting")
         .hear("n1", 3, gone(3))
         .then("n1 granting 2", "allow n1 2", "a Granting")
+        .hear("n1", 1, silent())
+        .then("n1 granting 2", "allow n1 2", "a Granting")
         .hear("n1", 2, Outcome::Allowed)
         .then("n1 held 2", "", "a Satisfied")
         .hear("n1", 1, gone(1))
