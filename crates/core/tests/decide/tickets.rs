@@ -95,6 +95,17 @@ fn a_readded_ticket_does_not_inherit_the_old_grant() {
 }
 
 #[test]
+fn a_ticket_withdrawn_and_filed_again_before_any_decision_inherits_nothing() {
+    World::new()
+        .file(csi("a", "n1"))
+        .settles("n1 held 1", "a Satisfied")
+        .withdraw("a")
+        .file(csi("a", "n1"))
+        .then("n1 releasing 1", "revoke n1 1", "a WaitingForRelease")
+        .settles("n1 held 2", "a Satisfied");
+}
+
+#[test]
 fn a_readded_ticket_shares_what_another_still_needs() {
     World::new()
         .file(csi("a", "n1"))

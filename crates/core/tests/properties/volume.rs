@@ -86,6 +86,9 @@ impl Volume {
             }
             Event::Echo { nth } => {
                 if let Some((node, answer)) = pick(&self.answers, *nth) {
+                    // It was true when it was said.
+                    let no_longer = !self.exports.open().contains_key(&answer.epoch);
+                    self.misled |= answer.outcome == Outcome::Allowed && no_longer;
                     self.seen.answers.insert(node, answer);
                 }
             }
@@ -191,6 +194,7 @@ impl Volume {
         self.seen.contact = not_compared(self.now);
         self.orders.clear();
         self.lists.clear();
+        self.answers.clear();
     }
 
     fn decide(&mut self) {
