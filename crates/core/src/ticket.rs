@@ -332,7 +332,10 @@ impl Ticket {
     /// Whether a grant in `mode` is what this ticket asked for.
     pub fn is_served_by(&self, mode: Mode) -> bool {
         let wanted = self.mode();
-        (mode.write || !wanted.write) && self.frontend.accepts(mode.frontend) && mode.share <= wanted.share
+        // Two tickets that would share it in different ways are never chosen together on one node, so neither may
+        // pass for having what was granted to the other.
+        let shared_alike = mode.share == wanted.share || mode.share == Share::Nobody;
+        (mode.write || !wanted.write) && self.frontend.accepts(mode.frontend) && shared_alike
     }
 
     /// Whether it wants the share in front of the volume, not the volume itself.
