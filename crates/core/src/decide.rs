@@ -220,12 +220,14 @@ fn note_timed_out_migration(next: &Ledger, choice: &Choice, notices: &mut Vec<No
     }
 }
 
-/// Whoever is in and serves no wanted ticket is shut out: released, or fenced where the node cannot be
-/// trusted to have stopped.
+/// Whoever is in is shut out, unless it serves every wanted ticket there, since a grant cannot be changed: released,
+/// or fenced where the node cannot be trusted to have stopped.
 fn release_others(next: &mut Ledger, choice: &Choice, seen: &Observed, now: Timestamp) {
-    let keep: Vec<NodeId> = choice
-        .tickets(next)
-        .filter(|ticket| next.hold_serving(ticket).is_some())
+    let (served, unserved): (Vec<&Ticket>, Vec<&Ticket>) =
+        choice.tickets(next).partition(|ticket| next.hold_serving(ticket).is_some());
+    let keep: Vec<NodeId> = served
+        .into_iter()
+        .filter(|ticket| unserved.iter().all(|other| other.node != ticket.node))
         .map(|ticket| ticket.node.clone())
         .collect();
     for (node, hold) in &mut next.holds {
