@@ -127,6 +127,7 @@ pub fn decide(ledger: &Ledger, seen: &Observed, now: Timestamp) -> Plan {
     note_timed_out_migration(&next, &choice, &mut notices);
     release_others(&mut next, &choice, seen, now);
     end_migration(&mut next);
+    send_back_the_unexcused(&mut next, now);
     grant(&mut next, &choice, seen, now);
 
     let verdicts = explain(&next, &choice, seen);
@@ -207,6 +208,30 @@ fn end_migration(next: &mut Ledger) {
     let to = next.tickets.get(&migration.to).is_some_and(|ticket| migration.is_to(ticket));
     if !(from && to) {
         next.migration = None;
+    }
+}
+
+/// A node that is being let in beside one that does not admit it, with no live migration to excuse that, is sent back until
+/// the other is out: the second node of a migration whose first was withdrawn meanwhile, say. Its grant may
+/// not even be stored yet.
+fn send_back_the_unexcused(next: &mut Ledger, now: Timestamp) {
+    if next.migration.is_some() {
+        return;
+    }
+    let unexcused = |node: &NodeId, hold: &Hold| {
+        let others = next.holds.iter().filter(|(other, _)| *other != node);
+        hold.phase == Phase::Granting && others.into_iter().any(|(_, other)| !other.mode.admits(hold.mode))
+    };
+    let back: Vec<NodeId> = next
+        .holds
+        .iter()
+        .filter(|(node, hold)| unexcused(node, hold))
+        .map(|(node, _)| node.clone())
+        .collect();
+    for node in back {
+        if let Some(hold) = next.holds.get_mut(&node) {
+            *hold = hold.clone().turned(Phase::Releasing, now);
+        }
     }
 }
 

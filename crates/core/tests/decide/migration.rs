@@ -55,13 +55,15 @@ fn rolled_back_while_the_new_node_is_being_let_in() {
         .settles("n1 held 1", "a Satisfied");
 }
 
+/// Found by the model: the grant of the new node was not stored yet, and would then have been stored without the
+/// migration that excuses it, while the old node could still write.
 #[test]
-fn confirmed_while_the_new_node_is_being_let_in() {
+fn a_new_node_that_is_not_in_yet_does_not_stay_granted_when_the_old_ticket_goes() {
     about_to_move()
         .then("n1 held 1, n2 granting 2", "allow n2 2", "a Satisfied, b Granting")
         .withdraw("a")
-        .then("n1 releasing 1, n2 granting 2", "revoke n1 1, allow n2 2", "b Granting")
-        .settles("n2 held 2", "b Satisfied");
+        .then("n1 releasing 1, n2 releasing 2", "revoke n1 1, revoke n2 2", "b WaitingForRelease")
+        .settles("n2 held 3", "b Satisfied");
 }
 
 #[test]
