@@ -127,7 +127,7 @@ pub fn decide(ledger: &Ledger, seen: &Observed, now: Timestamp) -> Plan {
     note_timed_out_migration(&next, &choice, &mut notices);
     release_others(&mut next, &choice, seen, now);
     end_migration(&mut next);
-    send_back_the_unexcused(&mut next, now);
+    send_back_the_unexcused(&mut next, seen, now);
     grant(&mut next, &choice, seen, now);
 
     let verdicts = explain(&next, &choice, seen);
@@ -214,7 +214,7 @@ fn end_migration(next: &mut Ledger) {
 /// A node that is being let in beside one that does not admit it, with no live migration to excuse that, is sent back until
 /// the other is out: the second node of a migration whose first was withdrawn meanwhile, say. Its grant may
 /// not even be stored yet.
-fn send_back_the_unexcused(next: &mut Ledger, now: Timestamp) {
+fn send_back_the_unexcused(next: &mut Ledger, seen: &Observed, now: Timestamp) {
     if next.migration.is_some() {
         return;
     }
@@ -230,7 +230,7 @@ fn send_back_the_unexcused(next: &mut Ledger, now: Timestamp) {
         .collect();
     for node in back {
         if let Some(hold) = next.holds.get_mut(&node) {
-            *hold = hold.clone().turned(Phase::Releasing, now);
+            *hold = hold.clone().turned(way_out(seen, &node), now);
         }
     }
 }
@@ -256,13 +256,21 @@ fn release_others(next: &mut Ledger, choice: &Choice, seen: &Observed, now: Time
         .map(|ticket| ticket.node.clone())
         .collect();
     for (node, hold) in &mut next.holds {
-        let phase = match (hold.phase, distrust(seen, node)) {
-            (Phase::Granting | Phase::Held, _) if keep.contains(node) => continue,
-            (Phase::Fencing { .. }, _) => continue,
-            (Phase::Granting | Phase::Held | Phase::Releasing, Some(why)) => Phase::Fencing { why },
-            (Phase::Granting | Phase::Held | Phase::Releasing, None) => Phase::Releasing,
+        let stays = match hold.phase {
+            Phase::Granting | Phase::Held => keep.contains(node),
+            Phase::Releasing => false,
+            Phase::Fencing { .. } => true,
         };
-        *hold = hold.clone().turned(phase, now);
+        if !stays {
+            *hold = hold.clone().turned(way_out(seen, node), now);
+        }
+    }
+}
+
+fn way_out(seen: &Observed, node: &NodeId) -> Phase {
+    match distrust(seen, node) {
+        Some(why) => Phase::Fencing { why },
+        None => Phase::Releasing,
     }
 }
 
