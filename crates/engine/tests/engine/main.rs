@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "the sweeps print what they covered")]
 
 mod attach;
+mod crowd;
 mod fairness;
 mod lifecycle;
 mod random;
