@@ -49,9 +49,7 @@ async fn stop_writes_what_is_unwritten() {
     let running = world.engine().await;
     running.attach(csi("a")).await;
     running.engine.stop().await;
-    let entry = world.store.get(&bowline_store::Key::ledger(&v())).await.unwrap().unwrap();
-    let stored: bowline_core::Ledger = bowline_store::record::decode(&entry.value).unwrap();
-    assert_eq!(stored.holds()[&node("a")].phase, bowline_core::Phase::Held);
+    assert_eq!(world.stored().await.holds()[&node("a")].phase, bowline_core::Phase::Held);
     let late = running.engine.submit(&v(), csi("b"), Patience::Wait, LONG).await;
     assert!(matches!(late, Err(EngineError::Stopping)), "{late:?}");
 }

@@ -1,6 +1,6 @@
 //! Stories that must come to the same end, whatever happens on the way.
 
-use bowline_core::{AccessMode, Content, NodeState, Ticket, Timestamp, VolumeFacts};
+use bowline_core::{AccessMode, Content, NodeState, Ticket, Timestamp, Verdict, VolumeFacts};
 use bowline_engine::{NodeReport, Submitted, Withdrawn};
 use bowline_testkit::{Fate, backup, csi, node};
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Scenario {
                         let report = NodeReport { state: *state, limit: None };
                         world.nodes.insert(node(name), report);
                     }
-                    perform(&running, step).await;
+                    perform(&running, world, step).await;
                     *done += 1;
                 }
                 running.quiet().await;
@@ -157,19 +157,37 @@ impl Scenario {
     }
 }
 
-/// Does one thing as a patient caller would: asks again until it is done.
-async fn perform(running: &Running, step: &Do) {
+/// Does one thing as a patient caller would: asks again until it is done. What it was told must be in the store.
+async fn perform(running: &Running, world: &World, step: &Do) {
     for _ in 0..10_000 {
         let done = match step {
-            Do::Attach(ticket) => {
-                matches!(running.attach(ticket.clone()).await, Submitted::Satisfied { .. })
+            Do::Attach(ticket) | Do::Ask(ticket) | Do::Queue(ticket) => {
+                let told = running.attach(ticket.clone()).await;
+                check_told(world, ticket, &told).await;
+                match step {
+                    Do::Attach(_) => matches!(told, Submitted::Satisfied { .. }),
+                    Do::Queue(_) => matches!(told, Submitted::Waiting(_)),
+                    _ => !matches!(told, Submitted::StillWorking { .. }),
+                }
             }
-            Do::Ask(ticket) => {
-                !matches!(running.attach(ticket.clone()).await, Submitted::StillWorking { .. })
+            Do::Detach(ticket) => {
+                let out = running.detach(ticket).await == Withdrawn::Out;
+                let stored = world.stored().await;
+                assert!(
+                    !out || !stored.tickets().contains_key(&ticket.id),
+                    "told out, stored as wanted: {stored:?}"
+                );
+                out
             }
-            Do::Queue(ticket) => matches!(running.attach(ticket.clone()).await, Submitted::Waiting(_)),
-            Do::Detach(ticket) => running.detach(ticket).await == Withdrawn::Out,
-            Do::Force(name) => running.force(&node(name)).await == Withdrawn::Out,
+            Do::Force(name) => {
+                let out = running.force(&node(name)).await == Withdrawn::Out;
+                let stored = world.stored().await;
+                assert!(
+                    !out || !stored.holds().contains_key(&node(name)),
+                    "told out, stored as held: {stored:?}"
+                );
+                out
+            }
             Do::See(name, state) => {
                 running.see(&node(name), *state);
                 true
@@ -181,4 +199,24 @@ async fn perform(running: &Running, step: &Do) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     panic!("{step:?} is never done: {:#?}", running.engine.view(&v()).await);
+}
+
+/// A caller is told only what is durable: its place in the queue, or its grant.
+async fn check_told(world: &World, ticket: &Ticket, told: &Submitted) {
+    let stored = world.stored().await;
+    if matches!(told, Submitted::Satisfied { .. } | Submitted::Waiting(_)) {
+        assert!(
+            stored.tickets().contains_key(&ticket.id),
+            "told {told:?}, but its ticket is not stored: {stored:?}"
+        );
+    }
+    if let Submitted::Satisfied { verdict: Verdict::Satisfied { node, epoch, .. }, .. } = told {
+        let hold = stored.holds().get(node);
+        assert!(
+            hold.is_some_and(|hold| hold.epoch == *epoch),
+            "told {told:?}, but its grant is not stored: {stored:?}"
+        );
+        let open = world.target.open(&v());
+        assert!(open.contains(&(epoch.number(), node.clone())), "told {told:?}, but the target has {open:?}");
+    }
 }

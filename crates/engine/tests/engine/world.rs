@@ -1,11 +1,11 @@
 //! A machine room: a store and a target that outlive the engine, and engines that come and go.
 
-use bowline_core::{NodeId, NodeState, TargetId, Ticket, TicketId, Timestamp, VolumeFacts, VolumeId};
+use bowline_core::{Ledger, NodeId, NodeState, TargetId, Ticket, TicketId, Timestamp, VolumeFacts, VolumeId};
 use bowline_engine::{
     Clock, Engine, Metrics, NodeReport, Parts, Patience, Settings, StartError, Submitted, Withdrawal,
     Withdrawn, start,
 };
-use bowline_store::{MemoryStore, Store};
+use bowline_store::{Key, MemoryStore, Store, record};
 use bowline_target::Target;
 use bowline_testkit::{Fate, FaultyStore, FaultyTarget, SimTarget, TestClock};
 use prometheus_client::registry::Registry;
@@ -73,6 +73,14 @@ impl World {
         })
         .await?;
         Ok(Running { engine, registry })
+    }
+}
+
+impl World {
+    /// The ledger of `v` as it is stored, whatever an engine may think of it.
+    pub(crate) async fn stored(&self) -> Ledger {
+        let entry = self.store.get(&Key::ledger(&v())).await.unwrap();
+        entry.map(|entry| record::decode(&entry.value).unwrap()).unwrap_or_default()
     }
 }
 
