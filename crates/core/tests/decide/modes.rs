@@ -278,3 +278,17 @@ fn a_ticket_on_the_node_that_has_it_is_told_what_really_keeps_it_out() {
         .volume(|volume| volume.deleting = true)
         .settles("n1 held 1", "a Satisfied, b AttachedWithIncompatibleParameters");
 }
+
+#[test]
+fn a_job_that_would_do_with_anything_kept_a_workload_on_its_node_waiting_for_ever() {
+    World::new()
+        .file(snapshot("s1", "n1"))
+        .file(snapshot("s2", "n1").access(MultiNodeSingleWriter).frontend(Frontend::Any))
+        .file(snapshot("s3", "n1").access(MultiNodeReaderOnly).frontend(Frontend::Any))
+        .settles("n1 held 1", "s1 Satisfied, s2 Satisfied, s3 AttachedWithIncompatibleParameters")
+        .file(csi("c", "n1").frontend(Frontend::Off))
+        .settles(
+            "n1 held 2",
+            "c Satisfied, s1 AttachedWithIncompatibleParameters, s2 Satisfied, s3 AttachedWithIncompatibleParameters",
+        );
+}

@@ -178,3 +178,14 @@ fn a_workload_that_cannot_come_interrupts_nobody() {
         .node("n2", NodeState::NotReady { since: second(5) })
         .settles("n1 held 1", "c NodeNotReady, s Satisfied");
 }
+
+#[test]
+fn a_snapshot_that_happened_to_fit_cost_a_restore_its_grant_for_ever() {
+    let restore = ticket(VolumeRestoreController, "r", "n2").block();
+    World::new()
+        .file(snapshot("s", "n2").block().access(AccessMode::MultiNodeSingleWriter).read_only())
+        .file(csi("c", "n1").block())
+        .file(restore.access(AccessMode::MultiNodeReaderOnly))
+        .then("n2 granting 1", "allow n2 1", "c Outranked, r Granting, s AttachedWithIncompatibleParameters")
+        .settles("n2 held 1", "c HeldElsewhere, r Satisfied, s AttachedWithIncompatibleParameters");
+}
