@@ -1,7 +1,7 @@
 //! Which tickets shall be satisfied now. Whoever has the volume keeps it, unless the rules of interruption let
 //! a better-ranked ticket take it; what is free goes to the best-ranked ticket and all that get along with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     Clash, Content, Frontend, Hold, Ledger, Mode, NodeId, NodeState, Observed, Phase, Share, Ticket,
@@ -15,6 +15,8 @@ pub(crate) struct Choice {
     pub(crate) wanted: Vec<TicketId>,
     /// The others, each with its reason.
     pub(crate) refused: BTreeMap<TicketId, Verdict>,
+    /// Those of the refused that had it until now: they do not challenge their own interruption.
+    interrupted: BTreeSet<TicketId>,
 }
 
 impl Choice {
@@ -44,19 +46,36 @@ pub(crate) fn choose(ledger: &Ledger, seen: &Observed, now: Timestamp) -> Choice
     });
 
     let mut chosen = keepers(ledger, seen, &queue);
+    // An interruption may clear the way for a ticket that was refused before it: then all are asked again.
+    while ask_the_others(ledger, seen, &queue, &mut chosen, &mut choice) {}
+
+    chosen.sort_by_key(|ticket| ticket.rank());
+    choice.wanted = chosen.into_iter().map(|ticket| ticket.id.clone()).collect();
+    choice
+}
+
+/// Lets everybody who has nothing challenge those who have. Tells whether anybody was interrupted.
+fn ask_the_others<'a>(
+    ledger: &Ledger,
+    seen: &Observed,
+    queue: &[&'a Ticket],
+    chosen: &mut Vec<&'a Ticket>,
+    choice: &mut Choice,
+) -> bool {
+    let before = choice.interrupted.len();
     for challenger in queue {
         let is_kept = chosen.iter().any(|ticket| ticket.id == challenger.id);
-        let was_interrupted = choice.refused.contains_key(&challenger.id);
-        if is_kept || was_interrupted {
+        if is_kept || choice.interrupted.contains(&challenger.id) {
             continue;
         }
-        match challenge(ledger, seen, &chosen, challenger) {
+        match challenge(ledger, seen, chosen, challenger) {
             Ok(interrupted) => {
                 for (loser, clash) in interrupted {
                     chosen.retain(|ticket| ticket.id != loser.id);
-                    let verdict = interruption(loser, clash, challenger);
-                    choice.refused.insert(loser.id.clone(), verdict);
+                    choice.refused.insert(loser.id.clone(), interruption(loser, clash, challenger));
+                    choice.interrupted.insert(loser.id.clone());
                 }
+                choice.refused.remove(&challenger.id);
                 chosen.push(challenger);
             }
             Err(verdict) => {
@@ -64,10 +83,7 @@ pub(crate) fn choose(ledger: &Ledger, seen: &Observed, now: Timestamp) -> Choice
             }
         }
     }
-
-    chosen.sort_by_key(|ticket| ticket.rank());
-    choice.wanted = chosen.into_iter().map(|ticket| ticket.id.clone()).collect();
-    choice
+    choice.interrupted.len() > before
 }
 
 /// Why a ticket can have the volume neither now nor any longer, whoever else wants it.

@@ -152,26 +152,32 @@ fn learn_answers(next: &mut Ledger, seen: &Observed, now: Timestamp) {
     }
 }
 
-/// The target's own list against the ledger. Whom it lets in without a hold is recorded: as its holder if a ticket
-/// there still wants it and nobody is in its way (a ledger that was lost is rebuilt so), else to be fenced. A hold
-/// that it does not list is asked for again. That a *closing* hold is not listed proves nothing: an earlier
-/// command to let the node in may still be on its way.
+/// The target's own list against the ledger. Whom it lets in without a hold is recorded: as its holder if the ledger
+/// has never heard of that grant (it was lost), a ticket there still wants it and nobody is in its way; else to be
+/// fenced. A hold that it does not list is asked for again. That a *closing* hold is not listed proves nothing: an
+/// earlier command to let the node in may still be on its way.
 fn compare_exports(next: &mut Ledger, seen: &Observed, now: Timestamp, notices: &mut Vec<Notice>) {
     let Some(exports) = &seen.exports else { return };
     for (epoch, Export { node, mode }) in exports {
-        next.epoch = next.epoch.max(*epoch);
         if next.holds.get(node).is_some_and(|hold| hold.epoch >= *epoch) {
             continue;
         }
-        let wanted = next.tickets_on(node).any(|ticket| ticket.is_served_by(*mode));
+        let wants_it = |ticket: &Ticket| !ticket.wants_share() && ticket.is_served_by(*mode);
+        let wanted = *epoch > next.epoch && next.tickets_on(node).any(wants_it);
         let free = next.holds.iter().all(|(other, hold)| other != node && hold.mode.admits(*mode));
         let phase =
             if wanted && free { Phase::Held } else { Phase::Fencing { why: FenceReason::Unrecorded } };
-        next.holds.insert(node.clone(), Hold { epoch: *epoch, mode: *mode, since: now, phase });
-        notices.push(Notice::UnrecordedExport { node: node.clone(), epoch: *epoch });
+        next.epoch = next.epoch.max(*epoch);
+        let taken = next.holds.values().any(|hold| hold.epoch == *epoch);
+        // To shut a node out up to a later epoch shuts it out of this one too.
+        let epoch = if taken { next.epoch.next() } else { *epoch };
+        next.epoch = next.epoch.max(epoch);
+        next.holds.insert(node.clone(), Hold { epoch, mode: *mode, since: now, phase });
+        notices.push(Notice::UnrecordedExport { node: node.clone(), epoch });
     }
     for (node, hold) in &mut next.holds {
-        if hold.phase == Phase::Held && !exports.contains_key(&hold.epoch) {
+        let listed = exports.get(&hold.epoch).is_some_and(|export| export.node == *node);
+        if hold.phase == Phase::Held && !listed {
             *hold = hold.clone().turned(Phase::Granting, now);
             notices.push(Notice::ExportMissing { node: node.clone(), epoch: hold.epoch });
         }

@@ -119,7 +119,7 @@ pub struct NodeFacts {
     pub state: NodeState,
     /// How many more volumes it can take, and out of how many; unset where there is no limit.
     pub room: Option<Room>,
-    /// Somebody asked for its hold on this volume to be cut, whatever it does.
+    /// Somebody asked to cut it off from this volume: it is fenced, not released, once no ticket wants it there.
     pub forced: bool,
 }
 

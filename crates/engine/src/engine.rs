@@ -12,7 +12,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use crate::actor::{Actor, Message};
 use crate::link::Link;
 use crate::nodes::Nodes;
-use crate::{Clock, Metrics, NodeReport, Patience, Settings, Status, View, Withdrawal};
+use crate::{Clock, CompareError, Metrics, NodeReport, Patience, Settings, Status, View, Withdrawal};
 
 /// The engine: submit and withdraw tickets, tell it what you see, watch what becomes of it.
 ///
@@ -283,8 +283,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Asks a target again whom it lets in, and compares that with the ledgers: after it was away, say.
-    pub async fn compare(&self, target: &TargetId) -> Result<(), bowline_target::TargetError> {
+    /// Asks a target now whom it lets in, and compares that with the ledgers: after it was away, say. It is also
+    /// done by itself now and then.
+    pub async fn compare(&self, target: &TargetId) -> Result<(), CompareError> {
         let Some(link) = self.shared.targets.get(target) else { return Ok(()) };
         crate::start::compare(&self.shared, link).await
     }

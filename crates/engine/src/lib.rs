@@ -21,5 +21,5 @@ pub use executor::{Action, Decide, Executor, Patience, Standing, Turn, Withdrawa
 pub use metrics::Metrics;
 pub use nodes::NodeReport;
 pub use settings::Settings;
-pub use start::{Parts, StartError, start};
+pub use start::{CompareError, Parts, StartError, start};
 pub use view::{Status, View};

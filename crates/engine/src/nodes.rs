@@ -64,11 +64,6 @@ impl Nodes {
         };
         left.iter().filter(limited).flat_map(waiting).collect()
     }
-
-    /// Volumes that somebody holds or wants.
-    pub(crate) fn volumes(&self) -> HashSet<VolumeId> {
-        self.wanted.values().chain(self.held.values()).flatten().cloned().collect()
-    }
 }
 
 fn shift(

@@ -16,6 +16,8 @@ pub struct Settings {
     pub longest_pause: Duration,
     /// How many records are read at once at the start.
     pub page: usize,
+    /// How often each target is asked whom it lets in, to find what changed behind the ledger's back.
+    pub compare_every: Duration,
 }
 
 impl Default for Settings {
@@ -27,6 +29,7 @@ impl Default for Settings {
             first_pause: Duration::from_millis(100),
             longest_pause: Duration::from_secs(30),
             page: 500,
+            compare_every: Duration::from_secs(300),
         }
     }
 }

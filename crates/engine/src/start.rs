@@ -1,10 +1,10 @@
 //! The start: read everything back, compare with the targets, repair, and only then serve.
 
-use bowline_core::{Ledger, NodeId, Observed, TargetId, VolumeFacts, VolumeId, decide};
-use bowline_store::{Entry, Kind, RecordError, Store, StoreError, record};
+use bowline_core::{Ledger, NodeId, Observed, Plan, TargetId, VolumeFacts, VolumeId, decide};
+use bowline_store::{Kind, RecordError, Revision, Store, StoreError, record};
 use bowline_target::{Target, TargetError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
 
 use crate::engine::{Known, Shared, lock};
@@ -27,6 +27,17 @@ pub struct Parts {
     pub settings: Settings,
     /// Where it counts.
     pub metrics: Metrics,
+}
+
+/// Why a target could not be compared with the ledgers. It is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// The target did not tell whom it lets in.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The ledgers could not be read.
+    #[error(transparent)]
+    Ledgers(#[from] StartError),
 }
 
 /// Why the engine cannot start. It never starts with less than everything that was stored.
@@ -76,8 +87,8 @@ pub async fn start(parts: Parts) -> Result<Engine, StartError> {
     for volume in busy {
         wake_volume(shared, &listings, &volume);
     }
-    for link in shared.targets.values().filter(|link| !link.is_compared()) {
-        tokio::spawn(compare_at_last(Arc::clone(shared), Arc::clone(link)));
+    for link in shared.targets.values() {
+        tokio::spawn(compare_for_ever(Arc::downgrade(shared), Arc::clone(link)));
     }
     Ok(engine)
 }
@@ -108,26 +119,26 @@ async fn read_ledgers(
     shared: &Arc<Shared>,
     listings: &BTreeMap<TargetId, Listings>,
 ) -> Result<BTreeSet<VolumeId>, StartError> {
-    let mut unlisted: BTreeSet<VolumeId> = listings.values().flat_map(Listings::keys).cloned().collect();
+    let mut unread: BTreeSet<VolumeId> = listings.values().flat_map(Listings::keys).cloned().collect();
     let mut busy = BTreeSet::new();
-    let mut after: Option<String> = None;
-    loop {
-        let page = shared.store.list(Kind::Ledger, after.as_deref(), shared.settings.page).await?;
-        for entry in page.entries {
-            let (volume, ledger) = understand(&entry)?;
-            unlisted.remove(&volume);
-            if take_in(shared, listings, &volume, &ledger) {
-                busy.insert(volume);
-            }
+    for_each_ledger(shared, |volume, ledger, _| {
+        unread.remove(&volume);
+        lock(&shared.nodes).follow(&volume, &Ledger::default(), &ledger);
+        let Some(plan) = plan_with(shared, listings, &volume, &ledger) else {
+            tracing::warn!(%volume, "there is a ledger of this volume, and nobody knows it; left alone");
+            return;
+        };
+        if let Some(at) = plan.wake {
+            shared.wake_idle(&volume, at);
         }
-        match page.next {
-            Some(next) => after = Some(next),
-            None => break,
+        if is_work(&plan, &ledger) {
+            busy.insert(volume);
         }
-    }
+    })
+    .await?;
     let known: HashSet<VolumeId> = lock(&shared.volumes).keys().cloned().collect();
     let (exported, strays): (BTreeSet<_>, BTreeSet<_>) =
-        unlisted.into_iter().partition(|volume| known.contains(volume));
+        unread.into_iter().partition(|volume| known.contains(volume));
     for volume in &strays {
         tracing::warn!(%volume, "a target exports this volume, and nobody knows it; left alone");
     }
@@ -136,35 +147,42 @@ async fn read_ledgers(
     Ok(busy)
 }
 
-fn understand(entry: &Entry) -> Result<(VolumeId, Ledger), StartError> {
-    let volume = VolumeId::new(&entry.key.name)?;
-    let ledger = record::decode(&entry.value)
-        .map_err(|error| StartError::Record { volume: entry.key.name.clone(), error })?;
-    Ok((volume, ledger))
+async fn for_each_ledger(
+    shared: &Shared,
+    mut visit: impl FnMut(VolumeId, Ledger, Revision),
+) -> Result<(), StartError> {
+    let mut after: Option<String> = None;
+    loop {
+        let page = shared.store.list(Kind::Ledger, after.as_deref(), shared.settings.page).await?;
+        for entry in page.entries {
+            let volume = VolumeId::new(&entry.key.name)?;
+            let ledger = record::decode(&entry.value)
+                .map_err(|error| StartError::Record { volume: entry.key.name.clone(), error })?;
+            visit(volume, ledger, entry.revision);
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(()),
+        }
+    }
 }
 
-/// Enters a ledger into the index; tells whether anything is to be done for it.
-fn take_in(
-    shared: &Arc<Shared>,
+/// What would be decided for a volume now, given what its target says; `None` if nobody knows the volume.
+fn plan_with(
+    shared: &Shared,
     listings: &BTreeMap<TargetId, Listings>,
     volume: &VolumeId,
     ledger: &Ledger,
-) -> bool {
-    let mut nodes = lock(&shared.nodes);
-    nodes.follow(volume, &Ledger::default(), ledger);
-    let Some(Known { facts, .. }) = lock(&shared.volumes).get(volume).cloned() else {
-        tracing::warn!(%volume, "there is a ledger of this volume, and nobody knows it; left alone");
-        return false;
-    };
+) -> Option<Plan> {
+    let Known { facts, tickets } = lock(&shared.volumes).get(volume).cloned()?;
     let listing = listings.get(&facts.target);
-    let mut seen = Observed::new(facts);
+    let mut seen = Observed { tickets, ..Observed::new(facts) };
     seen.exports = listing.map(|listing| listing.get(volume).cloned().unwrap_or_default());
-    nodes.tell(volume, ledger, &mut seen);
-    drop(nodes);
-    let plan = decide(ledger, &seen, shared.clock.now());
-    if let Some(at) = plan.wake {
-        shared.wake_idle(volume, at);
-    }
+    lock(&shared.nodes).tell(volume, ledger, &mut seen);
+    Some(decide(ledger, &seen, shared.clock.now()))
+}
+
+fn is_work(plan: &Plan, ledger: &Ledger) -> bool {
     plan.next != *ledger || !plan.effects.is_empty()
 }
 
@@ -176,31 +194,51 @@ fn wake_volume(shared: &Arc<Shared>, listings: &BTreeMap<TargetId, Listings>, vo
     }
 }
 
-/// Compares one target with all ledgers of its volumes.
-pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), TargetError> {
-    let mut listing = link.list(shared.clock.now()).await?;
-    let mut volumes = lock(&shared.nodes).volumes();
-    volumes.extend(listing.keys().cloned());
-    let here: Vec<VolumeId> = {
-        let facts = lock(&shared.volumes);
-        let is_here = |volume: &VolumeId| {
-            facts.get(volume).is_some_and(|known| known.facts.target == *link.target.id())
-        };
-        volumes.into_iter().filter(is_here).collect()
-    };
-    for volume in here {
-        let exports = listing.remove(&volume).unwrap_or_default();
-        shared.tell_exports(&volume, exports);
+/// Compares one target with the ledgers of its volumes, and hands its list to those that differ from it.
+pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), CompareError> {
+    // A ledger that is written after this moment may be newer than the list; it is compared the next time.
+    let before = shared.store.list(Kind::Ledger, None, 1).await.map_err(StartError::from)?.revision;
+    let target = link.target.id();
+    let listings = BTreeMap::from([(target.clone(), link.list(shared.clock.now()).await?)]);
+    let mut unread: BTreeSet<VolumeId> = listings.values().flat_map(Listings::keys).cloned().collect();
+    let mut busy = BTreeSet::new();
+    for_each_ledger(shared, |volume, ledger, revision| {
+        unread.remove(&volume);
+        let here = lock(&shared.volumes).get(&volume).is_some_and(|known| known.facts.target == *target);
+        let plan =
+            if here && revision <= before { plan_with(shared, &listings, &volume, &ledger) } else { None };
+        if plan.is_some_and(|plan| is_work(&plan, &ledger)) {
+            busy.insert(volume);
+        }
+    })
+    .await?;
+    busy.extend(unread.into_iter().filter(|volume| lock(&shared.volumes).contains_key(volume)));
+    for volume in busy {
+        wake_volume(shared, &listings, &volume);
     }
     Ok(())
 }
 
-async fn compare_at_last(shared: Arc<Shared>, link: Arc<Link>) {
+/// Until it is heard first, again and again; from then on, now and then.
+async fn compare_for_ever(engine: Weak<Shared>, link: Arc<Link>) {
     let mut failures = 0;
-    while let Err(error) = compare(&shared, &link).await {
+    loop {
+        let Some(shared) = engine.upgrade() else { return };
         let target = link.target.id();
-        tracing::warn!(%target, %error, attempt = failures, "still not heard");
-        tokio::time::sleep(shared.settings.pause(target, failures)).await;
-        failures += 1;
+        let pause = if link.is_compared() {
+            shared.settings.compare_every
+        } else {
+            shared.settings.pause(target, failures)
+        };
+        drop(shared);
+        tokio::time::sleep(pause).await;
+        let Some(shared) = engine.upgrade() else { return };
+        match compare(&shared, &link).await {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                tracing::warn!(%target, %error, attempt = failures, "not compared");
+                failures += 1;
+            }
+        }
     }
 }

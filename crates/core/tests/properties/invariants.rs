@@ -15,7 +15,7 @@ pub(crate) fn check_step(volume: &mut Volume, plan: &Plan) {
     verdicts_tell_the_truth(seen, plan);
     nobody_is_in_for_nothing(plan);
     wakes_at_the_earliest_deadline(seen, now, plan);
-    again_changes_nothing(before, seen, now, plan);
+    again_changes_nothing(seen, now, plan);
     assert_eq!(*plan, decide(before, seen, now), "the same twice");
     volume.pairs.extend(pairs);
 }
@@ -207,33 +207,17 @@ fn wakes_at_the_earliest_deadline(seen: &Observed, now: Timestamp, plan: &Plan) 
 }
 
 /// Deciding again with nothing new; and with the same answers once more, unless a list contradicted them.
-fn again_changes_nothing(before: &Ledger, seen: &Observed, now: Timestamp, plan: &Plan) {
+fn again_changes_nothing(seen: &Observed, now: Timestamp, plan: &Plan) {
     let mut nothing_new = seen.clone();
     let listed = nothing_new.exports.take().is_some();
     let heard = std::mem::take(&mut nothing_new.answers);
-    let mut first = plan.clone();
-    if interrupts(before, plan) {
-        // What a ticket interrupts may have been in the way of a better-ranked one, too, which is chosen in its
-        // stead a decision later: nobody was let in by then, and it goes on from there.
-        first = decide(&plan.next, &nothing_new, now);
-        assert!(!first.next.lets_in_beyond(&plan.next), "an interruption let somebody in at once");
-    }
-    let again = decide(&first.next, &nothing_new, now);
-    assert_eq!(again.next, first.next, "deciding again changed the ledger");
+    let again = decide(&plan.next, &nothing_new, now);
+    assert_eq!(again.next, plan.next, "deciding again changed the ledger");
     assert_eq!(again.notices, [], "deciding again had something to say");
-    assert_eq!(again.effects, first.effects);
+    assert_eq!(again.effects, plan.effects);
     if !listed {
         nothing_new.answers = heard;
-        let again = decide(&first.next, &nothing_new, now);
-        assert_eq!(again.next, first.next, "the same answers once more changed the ledger");
+        let again = decide(&plan.next, &nothing_new, now);
+        assert_eq!(again.next, plan.next, "the same answers once more changed the ledger");
     }
-}
-
-fn interrupts(before: &Ledger, plan: &Plan) -> bool {
-    before.tickets().values().any(|ticket| {
-        let told = plan.verdicts.get(&ticket.id);
-        let stopped =
-            matches!(told, Some(Verdict::Interrupted { .. } | Verdict::IncompatibleParameters { .. }));
-        stopped && before.hold_serving(ticket).is_some() && plan.next.hold_serving(ticket).is_none()
-    })
 }

@@ -98,3 +98,31 @@ async fn a_store_that_fails_for_a_while_is_asked_until_it_answers() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_export_that_is_lost_behind_our_back_is_found_and_granted_anew() {
+    let world = World::new();
+    let running = world.engine().await;
+    running.attach(csi("a")).await;
+    running.quiet().await;
+    world.target.tamper(&v(), |exports| {
+        exports.revoke(&node("a"), Epoch::new(1));
+    });
+    let mut notices = running.engine.notices();
+    let (_, notice) = notices.recv().await.unwrap();
+    assert!(matches!(notice, Notice::ExportMissing { .. }), "{notice:?}");
+    assert_eq!(reason(&running.attach(csi("a")).await), "Satisfied");
+    assert_eq!(world.target.open(&v()), [(2, node("a"))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn comparing_when_all_is_well_wakes_nobody() {
+    let world = World::new();
+    let running = world.engine().await;
+    running.attach(csi("a")).await;
+    running.quiet().await;
+    let mut notices = running.engine.notices();
+    running.engine.compare(&bowline_core::TargetId::new("sim").unwrap()).await.unwrap();
+    assert_eq!(running.metric("bowline_engine_actors "), "0");
+    assert!(notices.try_recv().is_err());
+}
