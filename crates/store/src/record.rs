@@ -111,7 +111,8 @@ pub fn decode<R: Record>(bytes: &[u8]) -> Result<R, RecordError> {
         return Err(newer());
     }
     let value = (written..R::VERSION).try_fold(read.record, |value, from| R::upgrade(from, value))?;
-    serde_json::from_value(value).map_err(|error| RecordError::Shape {
+    // Its errors name the field.
+    serde_path_to_error::deserialize(value).map_err(|error| RecordError::Shape {
         kind: R::KIND,
         version: written,
         reason: error.to_string(),
