@@ -113,6 +113,8 @@ pub(crate) struct Shared {
     pub(crate) nodes: Mutex<Nodes>,
     actors: Mutex<Actors>,
     pub(crate) notices: broadcast::Sender<(VolumeId, Notice)>,
+    /// Where its tasks run: an observation may come from any thread.
+    runtime: tokio::runtime::Handle,
 }
 
 /// What was told of a volume and its tickets.
@@ -162,6 +164,7 @@ impl Engine {
             nodes: Mutex::default(),
             actors: Mutex::default(),
             notices,
+            runtime: tokio::runtime::Handle::current(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -341,7 +344,7 @@ impl Shared {
         let _ = mailbox.send(message);
         actors.mailboxes.insert(volume.clone(), mailbox);
         self.metrics.actors.inc();
-        tokio::spawn(Actor::run(Arc::clone(self), volume.clone(), link, messages, view));
+        self.runtime.spawn(Actor::run(Arc::clone(self), volume.clone(), link, messages, view));
         Ok(())
     }
 
@@ -381,7 +384,7 @@ impl Shared {
     fn wake_at(self: &Arc<Self>, actors: &mut Actors, volume: &VolumeId, at: Timestamp) {
         let delay = Duration::try_from(at.duration_since(self.clock.now())).unwrap_or_default();
         let (shared, sleeper) = (Arc::clone(self), volume.clone());
-        let task = tokio::spawn(async move {
+        let task = self.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
             shared.poke(&sleeper);
         });
