@@ -195,6 +195,18 @@ impl Ledger {
             .is_some_and(|known| known.is_open() && known.epoch == hold.epoch && known.mode == hold.mode)
     }
 
+    /// Whether this ledger shuts somebody out of whom `stored` does not say so: that too must be durable before the
+    /// target is asked. A decision that was lost may be taken otherwise the next time, and one that rests on a
+    /// ledger that was overtaken must not be taken at all; a command on its way would cut off a node that is meant to be in.
+    pub fn shuts_out_beyond(&self, stored: &Ledger) -> bool {
+        self.holds.iter().any(|(node, hold)| !hold.is_open() && !stored.closes(node, hold))
+    }
+
+    /// Whether this ledger shuts the node out of this very grant: only then may the target be asked to.
+    pub fn closes(&self, node: &NodeId, hold: &Hold) -> bool {
+        self.holds.get(node).is_some_and(|known| !known.is_open() && known.epoch == hold.epoch)
+    }
+
     /// The state, for people.
     pub fn state(&self, volume: &VolumeFacts) -> State {
         let any = |wanted: fn(&Hold) -> bool| self.holds.values().any(wanted);

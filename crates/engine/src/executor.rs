@@ -1,14 +1,15 @@
 //! The order in which things are done, and nothing else: no I/O, no clock, no tasks.
 //!
 //! # Flow
-//! wish or observation -> [`decide`](bowline_core::decide) -> store what could let someone in -> ask the target -> observe its
+//! wish or observation -> [`decide`](bowline_core::decide) -> store what lets someone in or shuts someone out -> ask the target -> observe its
 //! answer -> decide -> answer the caller.
 //!
 //! # Guarantees
-//! - The target is asked to let a node in only if the *stored* ledger has that very grant.
+//! - The target is asked to let a node in only if the *stored* ledger has that very grant, and to shut it out only if the
+//!   stored ledger says so of that very grant: whoever loses a compare-and-swap stops before touching the target.
 //! - A caller hears "yes" only if the stored ledger has its ticket and its grant and the target has confirmed it; it hears
 //!   "detached" only if the stored ledger has neither the ticket nor a hold that is still closing.
-//! - What only confirms or takes away is written later and together; if it is lost, it is derived again.
+//! - What the target has confirmed or proven is written later and together; if it is lost, it is asked for again.
 //! - A write that was rejected, or whose fate is unknown, is never repeated: the ledger is read again, the wishes that
 //!   are not in it are applied to what was read, and everything is decided anew.
 //!
@@ -307,6 +308,7 @@ impl Executor {
             return;
         }
         let urgent = self.ledger.lets_in_beyond(&self.stored)
+            || self.ledger.shuts_out_beyond(&self.stored)
             || self.wishes.iter().any(|wish| self.waits_only_for_the_store(wish));
         if !urgent && !self.flush {
             return;
@@ -336,13 +338,19 @@ impl Executor {
             if self.under_way.contains(&effect) || self.resting.contains(&effect) {
                 continue;
             }
-            if let Effect::Allow { node, .. } = &effect {
-                let durable =
-                    self.ledger.holds().get(node).is_some_and(|hold| self.stored.records(node, hold));
-                if asking_to_allow || !durable {
-                    continue;
+            let Some(hold) = self.ledger.holds().get(effect.node()) else { continue };
+            match &effect {
+                Effect::Allow { node, .. } => {
+                    if asking_to_allow || !self.stored.records(node, hold) {
+                        continue;
+                    }
+                    asking_to_allow = true;
                 }
-                asking_to_allow = true;
+                Effect::Revoke { node, .. } => {
+                    if !self.stored.closes(node, hold) {
+                        continue;
+                    }
+                }
             }
             self.under_way.push(effect.clone());
             actions.push(Action::Ask(effect));
