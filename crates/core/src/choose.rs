@@ -105,7 +105,8 @@ fn shut_out(ledger: &Ledger, seen: &Observed, ticket: &Ticket, now: Timestamp) -
 
 fn migration_timed_out(ledger: &Ledger, seen: &Observed, ticket: &Ticket, now: Timestamp) -> Option<Verdict> {
     let migration = ledger.migration.as_ref().filter(|migration| migration.is_to(ticket))?;
-    let from = ledger.tickets.get(&migration.from)?;
+    let has_it = |from: &&Ticket| migration.is_from(from) && ledger.hold_serving(from).is_some();
+    let from = ledger.tickets.get(&migration.from).filter(has_it)?;
     let deadline = seen.volume.migratable.unwrap_or_default().after(migration.since);
     (now >= deadline).then(|| Verdict::MigrationTimedOut {
         from: from.node.clone(),

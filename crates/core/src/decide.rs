@@ -127,7 +127,6 @@ pub fn decide(ledger: &Ledger, seen: &Observed, now: Timestamp) -> Plan {
     note_timed_out_migration(&next, &choice, &mut notices);
     release_others(&mut next, &choice, seen, now);
     end_migration(&mut next);
-    send_back_the_unexcused(&mut next, seen, now);
     grant(&mut next, &choice, seen, now);
 
     let verdicts = explain(&next, &choice, seen);
@@ -205,39 +204,20 @@ fn forget_tickets(next: &mut Ledger, seen: &Observed, now: Timestamp, notices: &
     });
 }
 
-/// Confirmed when the old node's ticket is gone, rolled back when the new one's is. Over, too, when the old node
-/// has lost the volume: then the new one holds it by itself, and no time-out may take it from under it.
+/// Rolled back when the new node's ticket is gone. Confirmed when the old node's is, and over, too, when the old node has
+/// lost the volume; but it stays on record until the old node is out: a new node that may have been told so must not
+/// be sent back, and that it is in beside the old one is excused by this record alone.
 fn end_migration(next: &mut Ledger) {
     let Some(migration) = &next.migration else { return };
     let has_it = |ticket: &Ticket| next.hold_serving(ticket).is_some();
     let from = next.tickets.get(&migration.from).is_some_and(|from| migration.is_from(from) && has_it(from));
-    let to = next.tickets.get(&migration.to).is_some_and(|ticket| migration.is_to(ticket));
-    if !(from && to) {
-        next.migration = None;
-    }
-}
-
-/// A node that is being let in beside one that does not admit it, with no live migration to excuse that, is sent back until
-/// the other is out: the second node of a migration whose first was withdrawn meanwhile, say. Its grant may
-/// not even be stored yet.
-fn send_back_the_unexcused(next: &mut Ledger, seen: &Observed, now: Timestamp) {
-    if next.migration.is_some() {
-        return;
-    }
-    let unexcused = |node: &NodeId, hold: &Hold| {
-        let others = next.holds.iter().filter(|(other, _)| *other != node);
-        hold.phase == Phase::Granting && others.into_iter().any(|(_, other)| !other.mode.admits(hold.mode))
+    let to = next.tickets.get(&migration.to).filter(|ticket| migration.is_to(ticket));
+    let beside = |newcomer: &Ticket| {
+        let Some(hold) = next.hold_serving(newcomer) else { return false };
+        next.holds.iter().any(|(node, other)| *node != newcomer.node && !other.mode.admits(hold.mode))
     };
-    let back: Vec<NodeId> = next
-        .holds
-        .iter()
-        .filter(|(node, hold)| unexcused(node, hold))
-        .map(|(node, _)| node.clone())
-        .collect();
-    for node in back {
-        if let Some(hold) = next.holds.get_mut(&node) {
-            *hold = hold.clone().turned(way_out(seen, &node), now);
-        }
+    if !to.is_some_and(|newcomer| from || beside(newcomer)) {
+        next.migration = None;
     }
 }
 

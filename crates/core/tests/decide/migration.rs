@@ -56,14 +56,17 @@ fn rolled_back_while_the_new_node_is_being_let_in() {
 }
 
 /// Found by the model: the grant of the new node was not stored yet, and would then have been stored without the
-/// migration that excuses it, while the old node could still write.
+/// migration that excuses it, while the old node could still write. Nor may it be sent back: that it is held may have
+/// been told and lost in a crash, and it would be cut off in the middle of its work.
 #[test]
-fn a_new_node_that_is_not_in_yet_does_not_stay_granted_when_the_old_ticket_goes() {
-    about_to_move()
+fn a_migration_stays_on_record_until_the_old_node_is_out() {
+    let world = about_to_move()
         .then("n1 held 1, n2 granting 2", "allow n2 2", "a Satisfied, b Granting")
         .withdraw("a")
-        .then("n1 releasing 1, n2 releasing 2", "revoke n1 1, revoke n2 2", "b WaitingForRelease")
-        .settles("n2 held 3", "b Satisfied");
+        .then("n1 releasing 1, n2 granting 2", "revoke n1 1, allow n2 2", "b Granting");
+    assert!(world.ledger.migration().is_some());
+    let world = world.settles("n2 held 2", "b Satisfied");
+    assert_eq!(world.ledger.migration(), None);
 }
 
 #[test]

@@ -103,9 +103,9 @@ fn exclusion(
     plan: &Plan,
 ) -> Option<(Epoch, Epoch)> {
     let next = &plan.next;
-    let on_record = next
-        .migration()
-        .map(|migration| [&migration.from, &migration.to].map(|id| next.tickets()[id].node.clone()));
+    let node_of = |id| next.tickets().get(id).map(|ticket| ticket.node.clone());
+    let on_record =
+        next.migration().and_then(|migration| Some([node_of(&migration.from)?, node_of(&migration.to)?]));
     let is_moving = |a: &NodeId, b: &NodeId| {
         on_record.as_ref().is_some_and(|[from, to]| (from == a && to == b) || (from == b && to == a))
     };

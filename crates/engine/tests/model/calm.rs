@@ -71,7 +71,8 @@ impl System {
     /// The one next step of the calm schedule, or none at its end.
     pub(crate) fn calm_step(&self, world: &World) -> Option<Step> {
         let network = || {
-            let answered = world.network.iter().position(|command| matches!(command.stage, Stage::Answered(_)));
+            let answered =
+                world.network.iter().position(|command| matches!(command.stage, Stage::Answered(_)));
             let draining = world.target.draining.keys().next();
             let going = world.network.iter().position(|command| command.stage == Stage::Going);
             let next = answered.map(Step::Answer).or(draining.map(|epoch| Step::Drain(*epoch)));
@@ -133,7 +134,11 @@ impl System {
         }
     }
 
-    fn callers_are_answered(&self, world: &World, verdicts: &BTreeMap<TicketId, Verdict>) -> Result<(), String> {
+    fn callers_are_answered(
+        &self,
+        world: &World,
+        verdicts: &BTreeMap<TicketId, Verdict>,
+    ) -> Result<(), String> {
         for (line, caller) in self.scenario.lines.iter().zip(&world.callers) {
             match (&line.event, caller) {
                 (Event::Withdraw(_), Caller::Waiting { .. }) => {

@@ -46,9 +46,10 @@ impl History {
                 }
             }
         }
-        let gone = self.granted.iter().filter(|(epoch, (node, _))| {
-            after.holds().get(node).is_none_or(|hold| hold.epoch != **epoch)
-        });
+        let gone = self
+            .granted
+            .iter()
+            .filter(|(epoch, (node, _))| after.holds().get(node).is_none_or(|hold| hold.epoch != **epoch));
         self.ended.extend(gone.map(|(epoch, _)| *epoch));
         self.remember_migration(after);
     }

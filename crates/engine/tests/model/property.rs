@@ -51,7 +51,9 @@ impl Rule {
 
     pub(crate) fn meaning(self) -> &'static str {
         match self {
-            Self::TwoInMigration => "a live migration has two nodes; never does a third reach the bytes beside them",
+            Self::TwoInMigration => {
+                "a live migration has two nodes; never does a third reach the bytes beside them"
+            }
             Self::Exclusion => {
                 "any two nodes that can reach the bytes are in modes that admit each other, or are the two sides of a \
                  migration that was durable before both were let in"
@@ -60,14 +62,20 @@ impl Rule {
                 "once a grant has acted, no older grant that it does not admit ever acts again (the two sides of a \
                  migration excepted)"
             }
-            Self::Recorded => "whoever can reach the bytes, draining included, has a durable hold with that very epoch",
-            Self::IntentFirst => "no command to let somebody in is ever on its way whose grant was never durable",
+            Self::Recorded => {
+                "whoever can reach the bytes, draining included, has a durable hold with that very epoch"
+            }
+            Self::IntentFirst => {
+                "no command to let somebody in is ever on its way whose grant was never durable"
+            }
             Self::Answers => {
                 "'yes' is said only for a durable ticket whose grant was durable and confirmed by the target; 'out' only \
                  when the node reaches nothing that a durable ticket does not want; a final 'no' leaves no ticket behind"
             }
             Self::Epochs => "the stored epoch never goes down; no grant shares, reuses or undercuts an epoch",
-            Self::Kept => "a workload that was told 'yes' keeps its reach for as long as its ticket and its node stand",
+            Self::Kept => {
+                "a workload that was told 'yes' keeps its reach for as long as its ticket and its node stand"
+            }
             Self::Progress => {
                 "from every state, once faults stop, the volume comes to rest: every wanted ticket is there, satisfied or \
                  with a settled reason that names a real holder; every withdrawal is answered; nothing else is left, \
@@ -82,7 +90,9 @@ impl Rule {
         }
         match self {
             Self::TwoInMigration => two_in_migration(world),
-            Self::Exclusion => pairs(world).all(|(a, b)| admits(&a.1, &b.1) || world.history.were_migrating(a.0, b.0)),
+            Self::Exclusion => {
+                pairs(world).all(|(a, b)| admits(&a.1, &b.1) || world.history.were_migrating(a.0, b.0))
+            }
             Self::Order => in_order(world),
             Self::Recorded => recorded(world),
             Self::IntentFirst => intent_first(world),
@@ -152,11 +162,13 @@ fn recorded(world: &World) -> bool {
 }
 
 fn intent_first(world: &World) -> bool {
-    world.network.iter().filter(|command| command.stage == Stage::Going).all(|command| match &command.effect {
-        Effect::Allow { node, epoch, mode } => {
-            world.history.granted.get(epoch).is_some_and(|granted| granted == &(node.clone(), *mode))
+    world.network.iter().filter(|command| command.stage == Stage::Going).all(|command| {
+        match &command.effect {
+            Effect::Allow { node, epoch, mode } => {
+                world.history.granted.get(epoch).is_some_and(|granted| granted == &(node.clone(), *mode))
+            }
+            Effect::Revoke { .. } => true,
         }
-        Effect::Revoke { .. } => true,
     })
 }
 

@@ -27,7 +27,8 @@ pub(crate) struct Violation {
 pub(crate) fn explore(system: System, threads: usize) -> Finding {
     let begun = Instant::now();
     let again = System::new(system.scenario.clone(), system.decide, system.flaw);
-    let checker = system.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let checker =
+        system.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     checker.model().over.store(true, Ordering::Relaxed);
     let violation = checker.discoveries().into_iter().next().map(|(rule, path)| {
         let steps = path.into_vec();
@@ -61,7 +62,8 @@ fn end(system: &System, world: &World) -> String {
 
 /// Explores every scenario that a filter selects, and prints the table.
 pub(crate) fn scenarios(all: &[Scenario], filters: &[String]) -> bool {
-    let chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
+    let chosen =
+        |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
     let (mut count, mut states, mut sound) = (0, 0, true);
     println!("{:<34} {:>10} {:>6} {:>8}", "scenario", "states", "depth", "seconds");
     for scenario in all.iter().filter(|scenario| chosen(scenario.name)) {

@@ -21,13 +21,11 @@ pub(crate) fn all(deep: bool) -> Vec<Scenario> {
         lines: Vec::new(),
         faults: faults(1, 1, 1),
     };
-    vec![
-        Scenario {
-            name: "move",
-            about: "a workload moves from a to b: both tickets are filed, the one of a is withdrawn",
-            before: 1,
-            lines: vec![submit(csi("a")), submit(csi("b")), withdraw("a")],
-            ..one.clone()
-        },
-    ]
+    vec![Scenario {
+        name: "move",
+        about: "a workload moves from a to b: both tickets are filed, the one of a is withdrawn",
+        before: 1,
+        lines: vec![submit(csi("a")), submit(csi("b")), withdraw("a")],
+        ..one.clone()
+    }]
 }

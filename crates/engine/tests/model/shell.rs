@@ -78,7 +78,8 @@ impl System {
 
     pub(crate) fn answered(&self, world: &mut World, at: usize, effect: &Effect, outcome: Outcome) {
         let up = world.up_mut(at);
-        let failed = matches!(outcome, Outcome::Silent { .. } | Outcome::Refused { .. } | Outcome::InUse { .. });
+        let failed =
+            matches!(outcome, Outcome::Silent { .. } | Outcome::Refused { .. } | Outcome::InUse { .. });
         if failed && !up.failed.contains(effect) {
             up.failed.push(effect.clone());
         }

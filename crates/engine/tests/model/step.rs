@@ -10,9 +10,15 @@ use crate::world::{Command, Controller, Stage, World, Write};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A line of the script happens; a request goes to a controller.
-    Happen { line: usize, at: usize },
+    Happen {
+        line: usize,
+        at: usize,
+    },
     /// Somebody who got no answer asks again.
-    Retry { line: usize, at: usize },
+    Retry {
+        line: usize,
+        at: usize,
+    },
     Read(usize),
     List(usize),
     Serve(usize),
@@ -27,7 +33,10 @@ pub(crate) enum Step {
     Flush(usize),
     Wake(usize),
     Observe(usize),
-    Rest { at: usize, effect: usize },
+    Rest {
+        at: usize,
+        effect: usize,
+    },
     /// A write that nobody waits for arrives after all.
     LateStore(usize),
     Deliver(usize),
@@ -124,7 +133,10 @@ impl Step {
     pub(crate) fn words(&self, scenario: &Scenario, world: &World) -> String {
         let event = |line: usize| match &scenario.lines[line].event {
             Event::Submit(ticket, _) => {
-                format!("ticket {} (generation {}) is filed for {}", ticket.id, ticket.generation, ticket.node)
+                format!(
+                    "ticket {} (generation {}) is filed for {}",
+                    ticket.id, ticket.generation, ticket.node
+                )
             }
             Event::Withdraw(one) => {
                 let node = one.node.as_ref().map_or("every node", |node| node.as_str());

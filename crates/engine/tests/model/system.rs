@@ -241,7 +241,8 @@ impl System {
             }
             Effect::Revoke { node, epoch, .. } => {
                 let covered = |at, export: &bowline_core::Export| export.node == *node && at <= *epoch;
-                let closing: Vec<_> = world.target.exports.open().iter().map(|(at, x)| (*at, x.clone())).collect();
+                let closing: Vec<_> =
+                    world.target.exports.open().iter().map(|(at, x)| (*at, x.clone())).collect();
                 world.target.draining.extend(closing.into_iter().filter(|(at, export)| covered(*at, export)));
                 world.target.reopened.retain(|at, export| !covered(*at, export));
                 let highest = world.target.exports.revoke(node, *epoch).highest;
@@ -303,7 +304,8 @@ impl Scenario {
 
     /// Whether somebody still wants the ticket of this line.
     pub(crate) fn is_wanted(&self, world: &World, line: usize) -> bool {
-        let stands = matches!(world.callers[line], Caller::Waiting { .. } | Caller::Lost | Caller::Yes { .. });
+        let stands =
+            matches!(world.callers[line], Caller::Waiting { .. } | Caller::Lost | Caller::Yes { .. });
         stands && matches!(self.lines[line].event, Event::Submit(..)) && !self.is_expired(world, line)
     }
 }

@@ -93,7 +93,10 @@ pub(crate) struct Up {
 /// A write under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Write {
-    Going { expected: Expected, ledger: Ledger },
+    Going {
+        expected: Expected,
+        ledger: Ledger,
+    },
     /// The store has answered: the revision, or that it had something else.
     Answered(Option<Revision>),
 }
@@ -158,11 +161,16 @@ impl Target {
 pub(crate) enum Caller {
     NotYet,
     /// Asked, and waits. A withdrawal waits for these nodes to be out.
-    Waiting { at: u8, out: Vec<NodeId> },
+    Waiting {
+        at: u8,
+        out: Vec<NodeId>,
+    },
     /// Its controller crashed or lost the request; it may ask again.
     Lost,
     /// Told that the node is in, at this epoch.
-    Yes { epoch: Epoch },
+    Yes {
+        epoch: Epoch,
+    },
     /// Told that the nodes are out.
     Out,
     /// Told no for good.
