@@ -11,6 +11,8 @@ pub(crate) struct History {
     pub(crate) granted: BTreeMap<Epoch, (NodeId, Mode)>,
     /// Those of them that were durably ended.
     pub(crate) ended: BTreeSet<Epoch>,
+    /// Every grant that was ever durably being closed.
+    pub(crate) closed: BTreeSet<Epoch>,
     /// Everyone the target ever let in.
     pub(crate) let_in: BTreeMap<Epoch, Export>,
     /// Pairs of grants that were durable together as the two sides of a live migration.
@@ -29,7 +31,9 @@ impl History {
         if after.epoch() < before.epoch() {
             self.breaks(Rule::Epochs, "the stored epoch went down");
         }
-        for (node, hold) in after.holds().iter().filter(|(_, hold)| hold.is_open()) {
+        let mut open: Vec<_> = after.holds().iter().filter(|(_, hold)| hold.is_open()).collect();
+        open.sort_by_key(|(_, hold)| hold.epoch);
+        for (node, hold) in open {
             let newest = self.granted.keys().next_back().copied().unwrap_or_default();
             match self.granted.get(&hold.epoch) {
                 Some((known, mode)) if known == node && *mode == hold.mode => {
@@ -46,6 +50,8 @@ impl History {
                 }
             }
         }
+        let closing = after.holds().values().filter(|hold| !hold.is_open());
+        self.closed.extend(closing.map(|hold| hold.epoch));
         let gone = self
             .granted
             .iter()
@@ -56,13 +62,11 @@ impl History {
 
     fn remember_migration(&mut self, ledger: &Ledger) {
         let Some(migration) = ledger.migration() else { return };
-        let epoch = |id| {
-            let ticket = ledger.tickets().get(id)?;
-            ledger.holds().get(&ticket.node).map(|hold| hold.epoch)
-        };
-        if let (Some(from), Some(to)) = (epoch(&migration.from), epoch(&migration.to)) {
-            self.migrations.insert((from.min(to), from.max(to)));
-        }
+        let Some(newcomer) = ledger.tickets().get(&migration.to) else { return };
+        let Some(to) = ledger.holds().get(&newcomer.node) else { return };
+        let others = ledger.holds().values().filter(|other| other.epoch != to.epoch);
+        let pairs = others.map(|from| (from.epoch.min(to.epoch), from.epoch.max(to.epoch)));
+        self.migrations.extend(pairs);
     }
 
     pub(crate) fn were_migrating(&self, a: Epoch, b: Epoch) -> bool {

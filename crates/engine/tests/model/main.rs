@@ -18,6 +18,7 @@ mod script;
 mod shell;
 mod step;
 mod system;
+mod variants;
 mod world;
 
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filters: Vec<String> = arguments.into_iter().filter(|argument| !argument.starts_with('-')).collect();
-    let sound = report::scenarios(&scenarios::all(deep), &filters);
-    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let all = scenarios::all(deep);
+    let sound = report::scenarios(&all, &filters);
+    let caught = report::variants(&variants::all(), &all, &filters);
+    if sound && caught { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -66,7 +66,7 @@ impl Rule {
                 "whoever can reach the bytes, draining included, has a durable hold with that very epoch"
             }
             Self::IntentFirst => {
-                "no command to let somebody in is ever on its way whose grant was never durable"
+                "no command is ever on its way, to let somebody in or to shut somebody out, that was never durable as an intent"
             }
             Self::Answers => {
                 "'yes' is said only for a durable ticket whose grant was durable and confirmed by the target; 'out' only \
@@ -98,7 +98,7 @@ impl Rule {
             Self::IntentFirst => intent_first(world),
             Self::Answers | Self::Epochs => true,
             Self::Kept => kept(system, world),
-            Self::Progress => system.comes_to_rest(world).is_ok(),
+            Self::Progress => !system.foresight || system.comes_to_rest(world).is_ok(),
         }
     }
 }
@@ -167,7 +167,7 @@ fn intent_first(world: &World) -> bool {
             Effect::Allow { node, epoch, mode } => {
                 world.history.granted.get(epoch).is_some_and(|granted| granted == &(node.clone(), *mode))
             }
-            Effect::Revoke { .. } => true,
+            Effect::Revoke { epoch, .. } => world.history.closed.contains(epoch),
         }
     })
 }

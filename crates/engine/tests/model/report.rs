@@ -4,8 +4,10 @@ use stateright::{Checker, HasDiscoveries, Model};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::property::Rule;
 use crate::script::Scenario;
 use crate::system::System;
+use crate::variants::Variant;
 use crate::world::World;
 
 /// What one exploration found.
@@ -88,4 +90,37 @@ pub(crate) fn print_violation(violation: &Violation) {
         println!("  {:>3}. {step}", number + 1);
     }
     print!("{}", violation.end);
+}
+
+/// Runs every wrong variant that a filter selects; each must be caught, by its own property.
+pub(crate) fn variants(all: &[Variant], scenarios: &[Scenario], filters: &[String]) -> bool {
+    let chosen =
+        |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
+    let (mut count, mut caught) = (0, 0);
+    for variant in all.iter().filter(|variant| chosen(variant.name)) {
+        count += 1;
+        let (seconds, violation) = run(variant, scenarios);
+        let rule = violation.as_ref().map_or("nothing", |violation| violation.rule);
+        println!("wrong: {} - in '{}', caught by {rule} ({seconds:.1} s)", variant.name, variant.scenario);
+        if rule == variant.caught_by.name() {
+            caught += 1;
+        } else {
+            println!("  NOT CAUGHT as expected, by {}", variant.caught_by.name());
+        }
+        if let Some(violation) = violation {
+            print_violation(&violation);
+        }
+    }
+    println!("wrong variants caught: {caught} of {count}");
+    caught == count
+}
+
+/// One thread, so that the trace is the shortest.
+pub(crate) fn run(variant: &Variant, scenarios: &[Scenario]) -> (f64, Option<Violation>) {
+    let scenario =
+        scenarios.iter().find(|scenario| scenario.name == variant.scenario).expect("a known scenario");
+    let mut system = System::new(scenario.clone(), variant.decide, variant.flaw);
+    system.foresight = variant.caught_by == Rule::Progress;
+    let finding = explore(system, 1);
+    (finding.took.as_secs_f64(), finding.violation)
 }

@@ -22,6 +22,9 @@ pub(crate) struct Scenario {
     pub(crate) before: usize,
     pub(crate) lines: Vec<Line>,
     pub(crate) faults: Faults,
+    /// The store's promise is that a read tells what became of the reader's earlier write. Without it, a write may
+    /// arrive even after its writer has read again.
+    pub(crate) reads_settle_writes: bool,
 }
 
 /// One event, which may happen at any time after the lines it names.
@@ -151,4 +154,8 @@ pub(crate) fn becomes(name: &str, state: NodeState) -> Line {
 
 pub(crate) fn a_minute_passes() -> Line {
     Event::Minute.into()
+}
+
+pub(crate) fn withdraw_ticket(ticket: &Ticket) -> Line {
+    Event::Withdraw(Withdrawal { ticket: Some(ticket.id.clone()), ..Withdrawal::default() }).into()
 }

@@ -2,7 +2,7 @@
 //! who wait. Every function ends in a turn, as in production.
 
 use bowline_core::{Contact, Effect, NodeFacts, Observed, Outcome, Ticket, Verdict};
-use bowline_engine::{Action, Executor, Written};
+use bowline_engine::{Action, Executor, Withdrawal, Written};
 use std::collections::BTreeSet;
 
 use crate::property::Rule;
@@ -60,6 +60,14 @@ impl System {
         self.turn(world, at);
     }
 
+    pub(crate) fn disown(&self, world: &mut World, line: usize, at: usize) {
+        let Event::Submit(ticket, _) = &self.scenario.lines[line].event else { return };
+        let withdrawal = Withdrawal { ticket: Some(ticket.id.clone()), ..Withdrawal::default() };
+        let now = world.now();
+        world.up_mut(at).executor.withdraw(withdrawal, now);
+        self.turn(world, at);
+    }
+
     pub(crate) fn wrote(&self, world: &mut World, at: usize, written: Written) {
         let up = world.up_mut(at);
         up.write = None;
@@ -100,9 +108,14 @@ impl System {
         for action in turn.actions {
             match action {
                 Action::Write { expected, ledger } => {
-                    if self.flaw == Some(Flaw::ActsBeforeStored) {
-                        let plan = (self.decide)(&ledger, world.up_mut(at).executor.seen(), now);
-                        for effect in plan.effects {
+                    let plan =
+                        self.flaw.map(|_| (self.decide)(&ledger, world.up_mut(at).executor.seen(), now));
+                    for effect in plan.into_iter().flat_map(|plan| plan.effects) {
+                        let hasty = match effect {
+                            Effect::Allow { .. } => Flaw::LetsInBeforeStored,
+                            Effect::Revoke { .. } => Flaw::ShutsOutBeforeStored,
+                        };
+                        if self.flaw == Some(hasty) {
                             world.send(Command { effect, asker, stage: Stage::Going });
                         }
                     }

@@ -46,6 +46,11 @@ pub(crate) enum Step {
     Answer(usize),
     /// The controller gives up waiting; the command may have arrived, or may arrive later.
     Silent(usize),
+    /// A ticket whose owner does not want it is found and withdrawn. Only in calm.
+    Disown {
+        line: usize,
+        at: usize,
+    },
 }
 
 /// Every step that the world allows.
@@ -177,6 +182,7 @@ impl Step {
             Self::Drain(epoch) => format!("the I/O of epoch {epoch} has drained"),
             Self::Answer(index) => format!("the target's answer to {} is heard", command(*index)),
             Self::Silent(index) => format!("nobody hears of {}", command(*index)),
+            Self::Disown { line, at } => format!("controller {} takes back: {}", name(at), event(*line)),
         }
     }
 }

@@ -11,13 +11,14 @@ use crate::history::History;
 use crate::property::{self, Rule};
 use crate::script::{Event, Scenario};
 use crate::step::{self, Step};
-use crate::world::{Caller, Command, Controller, Stage, Store, Target, World, Write};
+use crate::world::{Caller, Command, Controller, LateWrite, Stage, Store, Target, World, Write};
 
 /// A mistake outside the chooser, for the runs that must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     AnswersBeforeDurable,
-    ActsBeforeStored,
+    LetsInBeforeStored,
+    ShutsOutBeforeStored,
     WithdrawsEverybody,
     StoreDoesNotCompare,
     StartsEmpty,
@@ -32,6 +33,8 @@ pub(crate) struct System {
     pub(crate) scenario: Scenario,
     pub(crate) decide: Decide,
     pub(crate) flaw: Option<Flaw>,
+    /// Whether progress is watched. It looks ahead, and would claim most mistakes before they have happened.
+    pub(crate) foresight: bool,
     pub(crate) settled: Settled,
     /// Set by the first violation: the search is over, and its trace is the one to show.
     pub(crate) over: AtomicBool,
@@ -39,7 +42,8 @@ pub(crate) struct System {
 
 impl System {
     pub(crate) fn new(scenario: Scenario, decide: Decide, flaw: Option<Flaw>) -> Self {
-        Self { scenario, decide, flaw, settled: Settled::default(), over: AtomicBool::new(false) }
+        let (settled, over) = (Settled::default(), AtomicBool::new(false));
+        Self { scenario, decide, flaw, foresight: true, settled, over }
     }
 
     /// The world in which the exploration begins.
@@ -86,6 +90,7 @@ impl System {
                 if self.flaw == Some(Flaw::StartsEmpty) {
                     ledger = Ledger::default();
                 }
+                self.settle_writes(world, *at);
                 world.controllers[*at] = Controller::Read { ledger, revision };
             }
             Step::List(at) => {
@@ -112,7 +117,10 @@ impl System {
                 self.abandon_write(world, *at);
                 self.wrote(world, *at, Written::ReadAgain);
             }
-            Step::Load(at) => self.load(world, *at),
+            Step::Load(at) => {
+                self.settle_writes(world, *at);
+                self.load(world, *at);
+            }
             Step::Flush(at) => {
                 world.up_mut(*at).executor.flush();
                 self.turn(world, *at);
@@ -121,7 +129,7 @@ impl System {
             Step::Observe(at) => self.observe(world, *at),
             Step::Rest { at, effect } => self.rested(world, *at, *effect),
             Step::LateStore(index) => {
-                let (expected, ledger) = world.store.late.remove(*index);
+                let LateWrite { expected, ledger, .. } = world.store.late.remove(*index);
                 self.store(world, expected, ledger);
             }
             Step::Deliver(index) => self.deliver(world, *index),
@@ -142,6 +150,7 @@ impl System {
                 }
             }
             Step::Silent(index) => self.silent(world, *index),
+            Step::Disown { line, at } => self.disown(world, *line, *at),
         }
     }
 
@@ -193,8 +202,14 @@ impl System {
 
     fn abandon_write(&self, world: &mut World, at: usize) {
         if let Some(Write::Going { expected, ledger }) = world.up_mut(at).write.take() {
-            world.store.late.push((expected, ledger));
+            world.store.late.push(LateWrite { writer: at, expected, ledger });
             self.forget_hopeless_writes(world);
+        }
+    }
+
+    fn settle_writes(&self, world: &mut World, reader: usize) {
+        if self.scenario.reads_settle_writes {
+            world.store.late.retain(|late| late.writer != reader);
         }
     }
 
@@ -202,7 +217,7 @@ impl System {
     fn forget_hopeless_writes(&self, world: &mut World) {
         let Store { revision, late, .. } = &mut world.store;
         if self.flaw != Some(Flaw::StoreDoesNotCompare) {
-            late.retain(|(expected, _)| expected.matches(*revision));
+            late.retain(|late| late.expected.matches(*revision));
         }
     }
 

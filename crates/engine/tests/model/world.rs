@@ -69,7 +69,15 @@ pub(crate) struct Faults {
 pub(crate) struct Store {
     pub(crate) ledger: Ledger,
     pub(crate) revision: Option<Revision>,
-    pub(crate) late: Vec<(Expected, Ledger)>,
+    pub(crate) late: Vec<LateWrite>,
+}
+
+/// A write that its controller has given up on, or died over.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LateWrite {
+    pub(crate) writer: usize,
+    pub(crate) expected: Expected,
+    pub(crate) ledger: Ledger,
 }
 
 /// A controller on its way up, in the order of production: the ledger is read, then the target is asked for its
