@@ -8,7 +8,7 @@
 //! - The target is asked to let a node in only if the *stored* ledger has that very grant, and to shut it out only if the
 //!   stored ledger says so of that very grant: whoever loses a compare-and-swap stops before touching the target.
 //! - A caller hears "yes" only if the stored ledger has its ticket and its grant and the target has confirmed it; it hears
-//!   "detached" only if the stored ledger has neither the ticket nor a hold that is still closing.
+//!   "detached" only if the stored ledger does not have the ticket and the target has proven that the node is out.
 //! - What the target has confirmed or proven is written later and together; if it is lost, it is asked for again.
 //! - A write that was rejected, or whose fate is unknown, is never repeated: the ledger is read again, the wishes that
 //!   are not in it are applied to what was read, and everything is decided anew.
@@ -400,16 +400,12 @@ impl Executor {
         Some(Standing { verdict, durable: recorded && known(&self.stored) })
     }
 
-    /// Whether these nodes are out, and that is durable. A node that is in for other tickets counts as out for those
-    /// that were withdrawn.
+    /// Whether these nodes are out: the target has proven it, and that they shall be out is durable. That the hold is gone
+    /// may still be unwritten; if that is lost, the target is asked again and proves it again. A node that is in for
+    /// other tickets counts as out for those that were withdrawn.
     pub fn is_out(&self, nodes: &BTreeSet<NodeId>) -> bool {
-        let closing = |ledger: &Ledger, node| ledger.holds().get(node).is_some_and(|hold| !hold.is_open());
-        let gone_unwritten =
-            |node| self.stored.holds().contains_key(node) && !self.ledger.holds().contains_key(node);
-        self.wishes.is_empty()
-            && nodes.iter().all(|node| {
-                !closing(&self.ledger, node) && !closing(&self.stored, node) && !gone_unwritten(node)
-            })
+        let closing = |node| self.ledger.holds().get(node).is_some_and(|hold| !hold.is_open());
+        self.wishes.is_empty() && !self.reading && !nodes.iter().any(closing)
     }
 
     /// Nothing is under way and nothing is left to do or to write.

@@ -94,7 +94,8 @@ pub struct Page {
 /// # Guarantees that every adapter gives
 /// - What [`bowline_core::Exports`] promises, durably: an epoch once revoked is never let in again, in whatever order
 ///   commands arrive, however often, and whoever sends them.
-/// - `revoke` returns `Ok` only when the node can no longer reach the bytes and nothing of it is still on its way.
+/// - `revoke` returns `Ok`, and `allow` says [`NeverAgain`], only when the node can no longer reach the bytes through that
+///   epoch and nothing of it is still on its way: not while a revocation of it is still draining.
 /// - Commands for one volume do not disturb another.
 #[async_trait]
 pub trait Target: Send + Sync + 'static {

@@ -182,10 +182,10 @@ async fn perform(running: &Running, world: &World, step: &Do) {
             Do::Force(name) => {
                 let out = running.force(&node(name)).await == Withdrawn::Out;
                 let stored = world.stored().await;
-                assert!(
-                    !out || !stored.holds().contains_key(&node(name)),
-                    "told out, stored as held: {stored:?}"
-                );
+                let open = stored.holds().get(&node(name)).is_some_and(|hold| hold.is_open());
+                assert!(!out || !open, "told out, stored as held: {stored:?}");
+                let reached = world.target.open(&v()).iter().any(|(_, open)| *open == node(name));
+                assert!(!out || !reached, "told out, and the target still lets it in");
                 out
             }
             Do::See(name, state) => {

@@ -205,6 +205,5 @@ fn is_out(world: &World, node: &bowline_core::NodeId) -> bool {
         hold.is_some_and(|hold| hold.is_open() && hold.epoch == epoch)
             && ledger.tickets_on(node).next().is_some()
     };
-    hold.is_none_or(bowline_core::Hold::is_open)
-        && world.target.reach().iter().all(|(epoch, export)| export.node != *node || meant(*epoch))
+    world.target.reach().iter().all(|(epoch, export)| export.node != *node || meant(*epoch))
 }

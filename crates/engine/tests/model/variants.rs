@@ -26,7 +26,7 @@ pub(crate) fn all() -> Vec<Variant> {
     let flaw =
         |name, scenario, flaw, caught_by| Variant { name, scenario, decide, flaw: Some(flaw), caught_by };
     vec![
-        chooser("a time-out counts as proof", "forced detach, silent target", fail_open, Rule::Recorded),
+        chooser("a time-out counts as proof", "forced detach, silent target", fail_open, Rule::Answers),
         flaw(
             "answers before it is durable",
             "two tickets on one node",
@@ -45,7 +45,7 @@ pub(crate) fn all() -> Vec<Variant> {
             "the target does not compare epochs",
             "late unpublish",
             Flaw::TargetForgetsEpochs,
-            Rule::Recorded,
+            Rule::Answers,
         ),
         flaw("a late unpublish of a releases b", "late unpublish", Flaw::WithdrawsEverybody, Rule::Progress),
         chooser("a grace period lets both in", "move", grace_period, Rule::Exclusion),
@@ -68,13 +68,13 @@ pub(crate) fn all() -> Vec<Variant> {
             "a revocation is acknowledged before the drain",
             "move",
             Flaw::TargetAcknowledgesBeforeDrained,
-            Rule::Recorded,
+            Rule::Answers,
         ),
         flaw(
             "a late allow is called gone during the drain",
             "late unpublish",
             Flaw::TargetAnswersLateAllowsBeforeDrained,
-            Rule::Recorded,
+            Rule::Answers,
         ),
         chooser("an answer of another epoch counts", "released, then forced", any_epoch, Rule::Recorded),
         chooser("absence from the list is proof", "late unpublish", absence_is_proof, Rule::Recorded),
