@@ -203,6 +203,7 @@ fn calm_step_of(world: &World, at: usize) -> Option<Step> {
     let wakes = up.executor.wake().is_some_and(|wake| wake <= world.now());
     [
         (up.executor.must_read(), Step::Load(at)),
+        (up.list.is_some(), Step::Compare(at)),
         (unobserved(world, at), Step::Observe(at)),
         (wakes, Step::Wake(at)),
         (!up.failed.is_empty(), Step::Rest { at, effect: 0 }),

@@ -64,11 +64,9 @@ fn end(system: &System, world: &World) -> String {
 
 /// Explores every scenario that a filter selects, and prints the table.
 pub(crate) fn scenarios(all: &[Scenario], filters: &[String]) -> bool {
-    let chosen =
-        |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
     let (mut count, mut states, mut sound) = (0, 0, true);
     println!("{:<34} {:>10} {:>6} {:>8}", "scenario", "states", "depth", "seconds");
-    for scenario in all.iter().filter(|scenario| chosen(scenario.name)) {
+    for scenario in all.iter().filter(|scenario| is_chosen(scenario.name, filters)) {
         let finding = explore(System::new(scenario.clone(), bowline_core::decide, None), 2);
         let seconds = finding.took.as_secs_f64();
         println!("{:<34} {:>10} {:>6} {seconds:>8.1}", scenario.name, finding.states, finding.depth);
@@ -92,27 +90,32 @@ pub(crate) fn print_violation(violation: &Violation) {
     print!("{}", violation.end);
 }
 
-/// Runs every wrong variant that a filter selects; each must be caught, by its own property.
-pub(crate) fn variants(all: &[Variant], scenarios: &[Scenario], filters: &[String]) -> bool {
-    let chosen =
-        |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
-    let (mut count, mut caught) = (0, 0);
-    for variant in all.iter().filter(|variant| chosen(variant.name)) {
-        count += 1;
+/// Runs every wrong variant that a filter selects; each must be caught, by its own property. Returns those that were.
+pub(crate) fn variants<'a>(
+    all: &'a [Variant],
+    scenarios: &[Scenario],
+    filters: &[String],
+) -> Option<Vec<(&'a Variant, Violation)>> {
+    let chosen: Vec<_> = all.iter().filter(|variant| is_chosen(variant.name, filters)).collect();
+    let mut caught = Vec::new();
+    for variant in &chosen {
         let (seconds, violation) = run(variant, scenarios);
-        let rule = violation.as_ref().map_or("nothing", |violation| violation.rule);
-        println!("wrong: {} - in '{}', caught by {rule} ({seconds:.1} s)", variant.name, variant.scenario);
-        if rule == variant.caught_by.name() {
-            caught += 1;
-        } else {
-            println!("  NOT CAUGHT as expected, by {}", variant.caught_by.name());
-        }
+        println!("wrong: {} (in '{}', {seconds:.1} s)", variant.name, variant.scenario);
         if let Some(violation) = violation {
             print_violation(&violation);
+            if violation.rule == variant.caught_by.name() {
+                caught.push((*variant, violation));
+                continue;
+            }
         }
+        println!("  NOT CAUGHT by {}, which is there for it", variant.caught_by.name());
     }
-    println!("wrong variants caught: {caught} of {count}");
-    caught == count
+    println!("wrong variants caught: {} of {}", caught.len(), chosen.len());
+    (caught.len() == chosen.len()).then_some(caught)
+}
+
+fn is_chosen(name: &str, filters: &[String]) -> bool {
+    filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
 }
 
 /// One thread, so that the trace is the shortest.

@@ -9,7 +9,16 @@ const SINCE: Timestamp = Timestamp::UNIX_EPOCH;
 
 /// Every scenario; `deep` allows one more lost answer in each.
 pub(crate) fn all(deep: bool) -> Vec<Scenario> {
-    let scenarios = [moves(), detaches(), migrations(), shares(), repeats(), controllers(), nodes_and_time()];
+    let scenarios = [
+        moves(),
+        detaches(),
+        migrations(),
+        shares(),
+        repeats(),
+        controllers(),
+        nodes_and_time(),
+        weaker_worlds(),
+    ];
     let mut all: Vec<Scenario> = scenarios.into_iter().flatten().collect();
     for scenario in &mut all {
         scenario.faults.losses += u8::from(deep);
@@ -33,7 +42,7 @@ fn scenario(name: &'static str, about: &'static str, lines: Vec<Line>) -> Scenar
 }
 
 fn faults(crashes: u8, losses: u8, copies: u8) -> Faults {
-    Faults { crashes, losses, copies }
+    Faults { crashes, losses, copies, lists: 0 }
 }
 
 fn moves() -> Vec<Scenario> {
@@ -236,6 +245,27 @@ fn controllers() -> Vec<Scenario> {
                 "while a is filed and withdrawn, another controller starts and serves",
                 vec![submit(csi("a")), withdraw("a").after(&[0])],
                 faults(0, 1, 0),
+            )
+        },
+    ]
+}
+
+fn weaker_worlds() -> Vec<Scenario> {
+    let lines = vec![submit(csi("a")), submit(csi("b")), withdraw("a"), submit(again(csi("a"))).after(&[2])];
+    vec![
+        Scenario {
+            before: 1,
+            faults: Faults { lists: 1, ..faults(1, 1, 0) },
+            ..scenario("compared now and then", "a leaves for b and comes back; old lists arrive", lines)
+        },
+        Scenario {
+            before: 1,
+            faults: faults(1, 1, 0),
+            reads_settle_writes: false,
+            ..scenario(
+                "writes after reads",
+                "as move, on a store that lets a write arrive after its writer has read again",
+                vec![submit(csi("a")), submit(csi("b")), withdraw("a")],
             )
         },
     ]

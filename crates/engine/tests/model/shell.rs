@@ -46,7 +46,8 @@ impl System {
         let facts = |state| NodeFacts { state, ..NodeFacts::default() };
         seen.nodes = world.nodes.iter().map(|(node, state)| (node.clone(), facts(*state))).collect();
         let executor = Executor::new(ledger, revision, seen);
-        world.controllers[at] = Controller::Up(Box::new(Up { executor, write: None, failed: Vec::new() }));
+        world.controllers[at] =
+            Controller::Up(Box::new(Up { executor, write: None, failed: Vec::new(), list: None }));
         self.turn(world, at);
     }
 
@@ -57,6 +58,13 @@ impl System {
                 seen.nodes.entry(node).or_default().state = state;
             }
         });
+        self.turn(world, at);
+    }
+
+    pub(crate) fn compare(&self, world: &mut World, at: usize) {
+        let up = world.up_mut(at);
+        let list = up.list.take();
+        up.executor.observe(|seen| seen.exports = list);
         self.turn(world, at);
     }
 

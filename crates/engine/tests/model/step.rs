@@ -37,6 +37,10 @@ pub(crate) enum Step {
         at: usize,
         effect: usize,
     },
+    /// The target is asked for its list once more.
+    AskList(usize),
+    /// That list arrives.
+    Compare(usize),
     /// A write that nobody waits for arrives after all.
     LateStore(usize),
     Deliver(usize),
@@ -105,6 +109,11 @@ fn of_controller(world: &World, at: usize, steps: &mut Vec<Step>) {
         steps.push(Step::Observe(at));
     }
     steps.extend((0..up.failed.len()).map(|effect| Step::Rest { at, effect }));
+    match up.list {
+        Some(_) => steps.push(Step::Compare(at)),
+        None if world.faults.lists > 0 => steps.push(Step::AskList(at)),
+        None => {}
+    }
     if world.faults.crashes > 0 {
         steps.push(Step::Crash(at));
     }
@@ -174,6 +183,8 @@ impl Step {
             Self::Wake(at) => format!("controller {} wakes for a deadline", name(at)),
             Self::Observe(at) => format!("controller {} hears of the nodes", name(at)),
             Self::Rest { at, .. } => format!("controller {} may ask the target again", name(at)),
+            Self::AskList(at) => format!("controller {} asks the target for its list", name(at)),
+            Self::Compare(at) => format!("controller {} hears that list", name(at)),
             Self::LateStore(_) => "a write that nobody waits for arrives at the store".to_owned(),
             Self::Deliver(index) => format!("the target receives {}", command(*index)),
             Self::DeliverCopy(index) => {

@@ -128,6 +128,12 @@ impl System {
             Step::Wake(at) => self.turn(world, *at),
             Step::Observe(at) => self.observe(world, *at),
             Step::Rest { at, effect } => self.rested(world, *at, *effect),
+            Step::AskList(at) => {
+                world.faults.lists -= 1;
+                let list = world.target.reach();
+                world.up_mut(*at).list = Some(list);
+            }
+            Step::Compare(at) => self.compare(world, *at),
             Step::LateStore(index) => {
                 let LateWrite { expected, ledger, .. } = world.store.late.remove(*index);
                 self.store(world, expected, ledger);

@@ -62,6 +62,8 @@ pub(crate) struct Faults {
     pub(crate) losses: u8,
     /// Commands that arrive once more, at any later time.
     pub(crate) copies: u8,
+    /// Lists of the target that are asked for again while serving, and may be out of date when they arrive.
+    pub(crate) lists: u8,
 }
 
 /// The durable record, and writes that nobody waits for any more.
@@ -96,6 +98,8 @@ pub(crate) struct Up {
     pub(crate) write: Option<Write>,
     /// Effects that failed and rest; each may be tried again at any time.
     pub(crate) failed: Vec<Effect>,
+    /// The target's list, on its way.
+    pub(crate) list: Option<BTreeMap<Epoch, Export>>,
 }
 
 /// A write under way.
