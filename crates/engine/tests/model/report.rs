@@ -1,5 +1,6 @@
 //! Runs the checker, and tells what it found in words.
 
+use bowline_testkit::say;
 use stateright::{Checker, HasDiscoveries, Model};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -77,7 +78,7 @@ pub(crate) fn scenarios(all: &[Scenario], filters: &[String]) -> bool {
         }
     }
     if sound {
-        println!("model: {count} scenarios, {states} states, all properties hold");
+        say(&format!("model: {count} scenarios, {states} states, all properties hold"));
     }
     sound
 }
@@ -110,7 +111,7 @@ pub(crate) fn variants<'a>(
         }
         println!("  NOT CAUGHT by {}, which is there for it", variant.caught_by.name());
     }
-    println!("wrong variants caught: {} of {}", caught.len(), chosen.len());
+    say(&format!("wrong variants caught: {} of {}", caught.len(), chosen.len()));
     (caught.len() == chosen.len()).then_some(caught)
 }
 
