@@ -1,6 +1,6 @@
 //! What must be true, always.
 
-use bowline_core::{Export, NodeState};
+use bowline_core::{Epoch, Export, NodeId, NodeState};
 use std::sync::atomic::Ordering;
 
 use crate::script::Event;
@@ -69,8 +69,9 @@ impl Rule {
                 "no command is ever on its way, to let somebody in or to shut somebody out, that was never durable as an intent"
             }
             Self::Answers => {
-                "'yes' is said only for a durable ticket whose grant was durable and confirmed by the target; 'out' only \
-                 when the node reaches nothing that a durable ticket does not want; a final 'no' leaves no ticket behind"
+                "'yes' is said only for a durable ticket whose grant was durable and confirmed by the target; a node that was \
+                 called 'out' never again reaches the bytes by a grant of that time, and the store did not mean it to be in \
+                 (but for another ticket); a final 'no' leaves no ticket behind"
             }
             Self::Epochs => "the stored epoch never goes down; no grant shares, reuses or undercuts an epoch",
             Self::Kept => {
@@ -96,7 +97,8 @@ impl Rule {
             Self::Order => in_order(world),
             Self::Recorded => recorded(world),
             Self::IntentFirst => intent_first(world),
-            Self::Answers | Self::Epochs => true,
+            Self::Answers => out_is_out(world),
+            Self::Epochs => true,
             Self::Kept => kept(system, world),
             Self::Progress => !system.foresight || system.comes_to_rest(world).is_ok(),
         }
@@ -125,7 +127,7 @@ fn check(rule: Rule, system: &System, world: &World) -> bool {
         || system.over.swap(true, Ordering::Relaxed)
 }
 
-type Reach = (bowline_core::Epoch, Export);
+type Reach = (Epoch, Export);
 
 fn pairs(world: &World) -> impl Iterator<Item = (Reach, Reach)> {
     let reach: Vec<Reach> = world.target.reach().into_iter().collect();
@@ -159,6 +161,13 @@ fn recorded(world: &World) -> bool {
     let holds = world.store.ledger.holds();
     let reach = world.target.reach();
     reach.iter().all(|(epoch, export)| holds.get(&export.node).is_some_and(|hold| hold.epoch == *epoch))
+}
+
+/// Whoever was told that a node is out was told so for good, as far as the grants of that time go.
+fn out_is_out(world: &World) -> bool {
+    let told = &world.history.told_out;
+    let meant = |node: &NodeId, epoch: Epoch| told.get(node).is_some_and(|up_to| epoch <= *up_to);
+    world.target.reach().iter().all(|(epoch, export)| !meant(&export.node, *epoch))
 }
 
 fn intent_first(world: &World) -> bool {

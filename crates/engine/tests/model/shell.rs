@@ -1,7 +1,7 @@
 //! The part that production's actor plays: it feeds the executor, carries out what a turn asks for, and answers those
 //! who wait. Every function ends in a turn, as in production.
 
-use bowline_core::{Contact, Effect, NodeFacts, Observed, Outcome, Ticket, Verdict};
+use bowline_core::{Contact, Effect, NodeFacts, NodeId, Observed, Outcome, Ticket, Verdict};
 use bowline_engine::{Action, Executor, Withdrawal, Written};
 use std::collections::BTreeSet;
 
@@ -162,9 +162,8 @@ impl System {
                 Event::Withdraw(_) => {
                     let nodes: BTreeSet<_> = out.into_iter().collect();
                     if world.up_mut(at).executor.is_out(&nodes) {
-                        let honest = nodes.iter().all(|node| is_out(world, node));
-                        if !honest {
-                            world.history.breaks(Rule::Answers, "told 'out' while the node was in");
+                        for node in &nodes {
+                            tell_out(world, node);
                         }
                         world.callers[line] = Caller::Out;
                     }
@@ -205,13 +204,16 @@ impl System {
     }
 }
 
-/// Whether a node may be called out: it reaches nothing, or only what another ticket durably wants it to reach.
-fn is_out(world: &World, node: &bowline_core::NodeId) -> bool {
+/// A node may be called out if it reaches nothing, and never will again under any epoch there has been; and if the store
+/// does not mean it to be in. What another ticket durably wants it to reach is not meant by the answer.
+fn tell_out(world: &mut World, node: &NodeId) {
     let ledger = &world.store.ledger;
-    let hold = ledger.holds().get(node);
-    let meant = |epoch| {
-        hold.is_some_and(|hold| hold.is_open() && hold.epoch == epoch)
-            && ledger.tickets_on(node).next().is_some()
-    };
-    world.target.reach().iter().all(|(epoch, export)| export.node != *node || meant(*epoch))
+    let open = ledger.holds().get(node).filter(|hold| hold.is_open());
+    match open {
+        Some(_) if ledger.tickets_on(node).next().is_some() => {}
+        Some(_) => world.history.breaks(Rule::Answers, "told 'out' while the store meant the node to be in"),
+        None => {
+            world.history.told_out.insert(node.clone(), ledger.epoch());
+        }
+    }
 }
