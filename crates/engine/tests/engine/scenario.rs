@@ -182,7 +182,7 @@ async fn perform(running: &Running, world: &World, step: &Do) {
             Do::Force(name) => {
                 let out = running.force(&node(name)).await == Withdrawn::Out;
                 let stored = world.stored().await;
-                let open = stored.holds().get(&node(name)).is_some_and(|hold| hold.is_open());
+                let open = stored.holds().get(&node(name)).is_some_and(bowline_core::Hold::is_open);
                 assert!(!out || !open, "told out, stored as held: {stored:?}");
                 let reached = world.target.open(&v()).iter().any(|(_, open)| *open == node(name));
                 assert!(!out || !reached, "told out, and the target still lets it in");
