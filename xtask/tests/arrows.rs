@@ -10,6 +10,7 @@ use std::process::Command;
 /// Bowline's own crates, and what of each other they may use. A crate that is not here must be put on the map first.
 const ARROWS: &[(&str, &[&str])] = &[
     ("bowline-core", &[]),
+    ("bowline-host", &["bowline-core"]),
     ("bowline-store", &["bowline-core"]),
     ("bowline-target", &["bowline-core"]),
     ("bowline-engine", &["bowline-core", "bowline-store", "bowline-target"]),

@@ -1,0 +1,174 @@
+//! What this machine can do, and what is missing for what.
+
+use crate::format::FsType;
+use crate::host::Host;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use rustix::mount::{FsOpenFlags, fsopen};
+use std::fmt;
+
+/// One thing that was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What.
+    pub what: String,
+    /// What it is for.
+    pub needed_for: &'static str,
+    /// Whether it is there.
+    pub state: Presence,
+}
+
+/// Whether something is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is; with its version or place where that says more.
+    Present(String),
+    /// It is not, and why it is thought so.
+    Missing(String),
+}
+
+impl Finding {
+    /// Whether it is there.
+    pub fn is_present(&self) -> bool {
+        matches!(self.state, Presence::Present(_))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.state {
+            Presence::Present(how) => write!(f, "ok       {} ({how})", self.what),
+            Presence::Missing(why) => {
+                write!(f, "missing  {} ({why}); needed for {}", self.what, self.needed_for)
+            }
+        }
+    }
+}
+
+/// Program, package on Debian, what it is for.
+const PROGRAMS: &[(&str, &str, &str)] = &[
+    ("mkfs.ext4", "e2fsprogs", "ext4 volumes"),
+    ("e2fsck", "e2fsprogs", "ext4 volumes"),
+    ("resize2fs", "e2fsprogs", "growing ext4 volumes"),
+    ("mkfs.xfs", "xfsprogs", "xfs volumes"),
+    ("xfs_repair", "xfsprogs", "xfs volumes whose mkfs was interrupted"),
+    ("xfs_growfs", "xfsprogs", "growing xfs volumes"),
+    ("mkfs.btrfs", "btrfs-progs", "btrfs volumes"),
+    ("btrfs", "btrfs-progs", "btrfs volumes"),
+];
+
+/// Files of the kernel: which root, path below it, name, what it is for.
+const FILES: &[(Root, &str, &str, &str)] = &[
+    (Root::Dev, "loop-control", "loop devices", "volumes of the file target"),
+    (Root::Dev, "fuse", "FUSE", "S3 mounts"),
+    (Root::Dev, "nvme-fabrics", "NVMe over fabrics", "volumes over NVMe/TCP"),
+    (Root::Sys, "kernel/config/nvmet", "the NVMe target", "serving volumes over NVMe/TCP from this machine"),
+];
+
+/// Bit, name, what it lets us do, what for. The kernel asks for the second one when ext4 is grown (`ext4_resize_begin`).
+const CAPABILITIES: &[(u32, &str, &str, &str)] = &[
+    (21, "CAP_SYS_ADMIN", "the right to mount", "mounting volumes"),
+    (
+        24,
+        "CAP_SYS_RESOURCE",
+        "the right to grow ext4 while it is mounted",
+        "growing ext4 volumes that are in use",
+    ),
+];
+
+#[derive(Clone, Copy)]
+enum Root {
+    Dev,
+    Sys,
+}
+
+impl Host {
+    /// Looks for everything Bowline uses on a machine. Changes nothing.
+    pub fn probe_machine(&self) -> Vec<Finding> {
+        let mut findings = vec![self.release(), resolution(), mount_calls()];
+        findings.extend(CAPABILITIES.iter().map(|(bit, name, what, needed_for)| {
+            let present = self.is_capable(*bit).then(|| (*name).to_owned());
+            finding(what, needed_for, present, &format!("this process has no {name}"))
+        }));
+        findings.extend(FILES.iter().map(|(root, path, what, needed_for)| {
+            let root = match root {
+                Root::Dev => &self.roots.dev,
+                Root::Sys => &self.roots.sys,
+            };
+            let file = root.join(path);
+            finding(
+                what,
+                needed_for,
+                file.exists().then(|| file.display().to_string()),
+                "the kernel does not offer it",
+            )
+        }));
+        findings.extend(FsType::ALL.map(|fs| self.filesystem(fs)));
+        findings.extend(PROGRAMS.iter().map(|(program, package, needed_for)| {
+            let place = self.programs.find(program).map(|file| file.display().to_string());
+            finding(program, needed_for, place, &format!("the Debian package {package} has it"))
+        }));
+        findings
+    }
+
+    fn release(&self) -> Finding {
+        let release =
+            std::fs::read_to_string(self.roots.proc.join("sys/kernel/osrelease")).unwrap_or_default();
+        let release = release.trim();
+        let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+        let version = (numbers.next().and_then(Result::ok), numbers.next().and_then(Result::ok));
+        let new_enough = version >= (Some(5), Some(12));
+        let why = format!("this is {release:?}");
+        finding("Linux 5.12", "mounting volumes", new_enough.then(|| release.to_owned()), &why)
+    }
+
+    fn is_capable(&self, bit: u32) -> bool {
+        let status = std::fs::read_to_string(self.roots.proc.join("self/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let effective = line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or_default();
+        effective & (1 << bit) != 0
+    }
+
+    /// /proc/filesystems lists what is there now; a module that can be loaded comes with the first mount.
+    fn filesystem(&self, fs: FsType) -> Finding {
+        let needed_for = match fs {
+            FsType::Ext4 => "ext4 volumes",
+            FsType::Xfs => "xfs volumes",
+            FsType::Btrfs => "btrfs volumes",
+        };
+        let known = std::fs::read_to_string(self.roots.proc.join("filesystems")).unwrap_or_default();
+        let built_in = known.lines().any(|line| line.split_whitespace().last() == Some(fs.name()));
+        let release =
+            std::fs::read_to_string(self.roots.proc.join("sys/kernel/osrelease")).unwrap_or_default();
+        let module = format!("/lib/modules/{}/kernel/fs/{fs}", release.trim());
+        let present = if built_in {
+            Some("in the kernel".to_owned())
+        } else {
+            std::path::Path::new(&module).exists().then(|| "as a module".to_owned())
+        };
+        finding(&format!("the filesystem {fs}"), needed_for, present, "the kernel does not have it")
+    }
+}
+
+fn finding(what: &str, needed_for: &'static str, present: Option<String>, why: &str) -> Finding {
+    let state = present.map_or_else(|| Presence::Missing(why.to_owned()), Presence::Present);
+    Finding { what: what.to_owned(), needed_for, state }
+}
+
+fn resolution() -> Finding {
+    let tried = openat2(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    let present = tried.is_ok().then(|| "openat2".to_owned());
+    finding("paths without symlinks", "every path of a request", present, "openat2 does not work here")
+}
+
+fn mount_calls() -> Finding {
+    // Asked for a filesystem that cannot exist: "no such filesystem" means that the call itself is there.
+    let tried = fsopen("bowline-none", FsOpenFlags::FSOPEN_CLOEXEC);
+    let present = matches!(tried, Ok(_) | Err(Errno::NODEV)).then(|| "fsopen".to_owned());
+    let why = match tried {
+        Err(Errno::PERM) => "this process may not mount".to_owned(),
+        Err(error) => error.to_string(),
+        Ok(_) => String::new(),
+    };
+    finding("the mount calls", "mounting volumes", present, &why)
+}

@@ -1,0 +1,349 @@
+//! "Is it formatted?", with three answers, and making a filesystem where the answer is a proven no.
+//!
+//! **Guarantees.** Only a device that is [`State::Blank`] is formatted, looked at immediately before with the device
+//! opened exclusively; mkfs runs without its "force" flag and looks for itself once more. What is there and is not
+//! understood is never blank.
+//!
+//! **Half-made filesystems.** A mkfs that was killed leaves a device that is not blank. Two things tell:
+//!
+//! 1. The filesystem itself. mkfs.xfs sets a flag first and clears it last, mkfs.btrfs writes another magic until
+//!    its last write, mkfs.ext4 writes its superblock last: these are [`State::Unclear`], never `Formatted`.
+//! 2. The caller. After a loss of power the writes may not have arrived in order, so mkfs is finished only when the
+//!    caller says so. It chooses a [`Making`] with a fresh UUID and stores it durably *before* [`Host::make`], and
+//!    stores that it was made *after*. Where it finds the first without the second, it calls [`Host::settle`],
+//!    which checks the whole filesystem, and erases what is left of that very mkfs. This is not a guess: the record
+//!    proves that the device was blank when it began and that nobody was given it since.
+
+use crate::check::CheckError;
+use crate::command::CommandError;
+use crate::device::{BlockDevice, DeviceError, Open};
+use crate::host::Host;
+use crate::signature::{HEAD, Sample, TAIL, signatures};
+use crate::superblock::{Flaw, Found, superblocks};
+use std::fmt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A filesystem that is made and mounted here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FsType {
+    /// ext4.
+    Ext4,
+    /// xfs.
+    Xfs,
+    /// btrfs, on one device.
+    Btrfs,
+}
+
+impl FsType {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
+
+    /// The kernel's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+}
+
+impl fmt::Display for FsType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is none of theirs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the filesystem {0:?} is not one of ext4, xfs, btrfs")]
+pub struct UnknownFsType(String);
+
+impl FromStr for FsType {
+    type Err = UnknownFsType;
+    fn from_str(name: &str) -> Result<Self, UnknownFsType> {
+        let known = Self::ALL.into_iter().find(|fs| fs.name() == name);
+        known.ok_or_else(|| UnknownFsType(name.chars().take(40).collect()))
+    }
+}
+
+/// A filesystem's own id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FsUuid([u8; 16]);
+
+impl FsUuid {
+    /// From its bytes, as the filesystem stores them.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl fmt::Display for FsUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for FsUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// A text that is not a UUID in its usual form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a UUID")]
+pub struct NotAUuid;
+
+impl FromStr for FsUuid {
+    type Err = NotAUuid;
+    fn from_str(text: &str) -> Result<Self, NotAUuid> {
+        let digits: String = text.chars().filter(|c| *c != '-').collect();
+        let mut bytes = [0; 16];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            let pair = digits.get(2 * index..2 * index + 2).ok_or(NotAUuid)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| NotAUuid)?;
+        }
+        let uuid = Self(bytes);
+        if uuid.to_string().eq_ignore_ascii_case(text) { Ok(uuid) } else { Err(NotAUuid) }
+    }
+}
+
+/// Is it formatted?
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum State {
+    /// Yes.
+    #[error("it has a filesystem {fs} ({uuid})")]
+    Formatted {
+        /// With this.
+        fs: FsType,
+        /// The one with this id.
+        uuid: FsUuid,
+    },
+    /// No: its beginning and its end read as zero.
+    #[error("it is blank")]
+    Blank,
+    /// It cannot be told, so it is left alone.
+    #[error("{0}")]
+    Unclear(Unclear),
+}
+
+/// Why it cannot be told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unclear {
+    /// Something that Bowline does not make.
+    #[error("it has {0} on it")]
+    SomethingElse(&'static str),
+    /// A filesystem, and something else beside it.
+    #[error("it has a filesystem {fs} and also {other} on it")]
+    Several {
+        /// The filesystem.
+        fs: FsType,
+        /// What is beside it.
+        other: &'static str,
+    },
+    /// A filesystem that is not whole.
+    #[error("its filesystem {fs} {flaw}")]
+    Flawed {
+        /// Which.
+        fs: FsType,
+        /// What is wrong with it.
+        flaw: Flaw,
+    },
+    /// Bytes that mean nothing to us.
+    #[error("it has data at byte {at} that belongs to nothing known")]
+    Unknown {
+        /// The first of them.
+        at: u64,
+    },
+    /// No bytes at all.
+    #[error("it has no size")]
+    Empty,
+}
+
+/// What a sample of a device says.
+pub fn examine(sample: &Sample) -> State {
+    let found = superblocks(sample);
+    let others = signatures(sample);
+    match found.first() {
+        Some(Found::Whole(block)) => {
+            let outside = |at: u64| at < block.start || at >= block.end;
+            match others.iter().find(|(at, _)| outside(*at)) {
+                Some((_, other)) => State::Unclear(Unclear::Several { fs: block.fs, other }),
+                None => State::Formatted { fs: block.fs, uuid: block.uuid },
+            }
+        }
+        Some(Found::Flawed(fs, _, flaw)) => State::Unclear(Unclear::Flawed { fs: *fs, flaw: *flaw }),
+        Some(Found::Relative(name, _)) => State::Unclear(Unclear::SomethingElse(name)),
+        None => match (others.first(), sample.first_byte()) {
+            (Some((_, name)), _) => State::Unclear(Unclear::SomethingElse(name)),
+            (None, Some(at)) => State::Unclear(Unclear::Unknown { at }),
+            (None, None) if sample.size() == 0 => State::Unclear(Unclear::Empty),
+            (None, None) => State::Blank,
+        },
+    }
+}
+
+/// Looks at a device that nobody has to himself just now.
+pub fn probe(device: &Path) -> Result<State, DeviceError> {
+    read(&BlockDevice::open(device, Open::ReadAlone)?)
+}
+
+fn read(device: &BlockDevice) -> Result<State, DeviceError> {
+    sample(device).map(|sample| examine(&sample))
+}
+
+/// How much of a device lies behind its filesystem.
+pub(crate) fn unused(device: &Path) -> Result<u64, DeviceError> {
+    let sample = sample(&BlockDevice::open(device, Open::ReadAlone)?)?;
+    Ok(match superblocks(&sample).first() {
+        Some(Found::Whole(block)) => sample.size().saturating_sub(block.end),
+        _ => 0,
+    })
+}
+
+fn sample(device: &BlockDevice) -> Result<Sample, DeviceError> {
+    let size = device.size()?;
+    let part = |from: u64, length: u64| {
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+        let read = device.file.read_exact_at(&mut bytes, from);
+        read.map(|()| bytes).map_err(|error| DeviceError::io(&device.path, error))
+    };
+    let tail = size.min(TAIL);
+    Ok(Sample::new(size, part(0, size.min(HEAD))?, part(size - tail, tail)?))
+}
+
+/// A filesystem to be made. Stored durably by the caller before it is begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Making {
+    /// Which.
+    pub fs: FsType,
+    /// Chosen anew for each device, so that what is found later is provably this one.
+    pub uuid: FsUuid,
+}
+
+/// Why there is no filesystem, or none that may be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// It is not blank; it was not touched.
+    #[error("{} is not formatted: {state}", device.display())]
+    NotBlank {
+        /// Which device.
+        device: PathBuf,
+        /// What it is.
+        state: State,
+    },
+    /// What is there is not what the record began; it was not touched.
+    #[error("{} is left alone: {state}, which is not what was being made", device.display())]
+    NotOurs {
+        /// Which device.
+        device: PathBuf,
+        /// What it is.
+        state: State,
+    },
+    /// mkfs.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The check of what was found.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// mkfs says that it succeeded, and the device says otherwise.
+    #[error("{} is not as its mkfs left it: {state}", device.display())]
+    Unfinished {
+        /// Which device.
+        device: PathBuf,
+        /// What it is.
+        state: State,
+    },
+}
+
+/// How an interrupted making ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The filesystem is whole.
+    Made,
+    /// The device is blank: it had not begun, or what was there of it is erased. Make it anew.
+    Blank,
+}
+
+impl Host {
+    /// Makes a filesystem on a blank device, and says so only when it is on the device and whole.
+    pub fn make(&self, device: &Path, making: &Making) -> Result<(), MakeError> {
+        match probe(device)? {
+            State::Blank => {}
+            state => return Err(MakeError::NotBlank { device: device.to_owned(), state }),
+        }
+        // No force flags: each mkfs then looks for signatures itself. No discard: the device is blank.
+        let uuid = making.uuid.to_string();
+        let xfs_uuid = format!("uuid={uuid}");
+        let (program, args): (_, &[&str]) = match making.fs {
+            // Without blocks kept for root: a volume is its user's alone.
+            FsType::Ext4 => ("mkfs.ext4", &["-q", "-m", "0", "-E", "nodiscard", "-U", &uuid]),
+            FsType::Xfs => ("mkfs.xfs", &["-q", "-K", "-m", &xfs_uuid]),
+            FsType::Btrfs => ("mkfs.btrfs", &["-q", "-K", "-U", &uuid]),
+        };
+        let mut args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
+        args.push(device.as_os_str());
+        // Open all along, because a failed write is told once to everybody who has the device open, and to nobody
+        // who opens it later: mkfs.btrfs ends with "yes" on a disk that was full.
+        let witness = BlockDevice::open(device, Open::Read)?;
+        BlockDevice::await_free(device)?;
+        self.programs.run(program, &args)?;
+        witness.file.sync_all().map_err(|error| DeviceError::io(device, error))?;
+        let open = BlockDevice::open(device, Open::ReadAlone)?;
+        match read(&open)? {
+            State::Formatted { fs, uuid } if fs == making.fs && uuid == making.uuid => Ok(()),
+            state => Err(MakeError::Unfinished { device: device.to_owned(), state }),
+        }
+    }
+
+    /// Ends a making that was begun and not recorded as done. See the top of this page for who may ask for this.
+    pub fn settle(&self, device: &Path, making: &Making) -> Result<Settled, MakeError> {
+        match probe(device)? {
+            State::Blank => return Ok(Settled::Blank),
+            State::Formatted { fs, uuid } if fs == making.fs && uuid == making.uuid => {
+                if self.is_whole(device, fs)? {
+                    return Ok(Settled::Made);
+                }
+            }
+            State::Unclear(Unclear::Flawed { fs, flaw: Flaw::HalfMade | Flaw::Checksum })
+                if fs == making.fs => {}
+            State::Unclear(Unclear::Unknown { .. }) => {}
+            state => return Err(MakeError::NotOurs { device: device.to_owned(), state }),
+        }
+        erase(device)?;
+        Ok(Settled::Blank)
+    }
+}
+
+/// Makes the sampled parts of a device read as zero.
+fn erase(device: &Path) -> Result<(), DeviceError> {
+    let open = BlockDevice::open(device, Open::WriteAlone)?;
+    let size = open.size()?;
+    let zeros = vec![0; 1 << 20];
+    let head = (0..size.min(HEAD)).step_by(zeros.len());
+    for at in head.chain([size.saturating_sub(TAIL)]) {
+        let length = usize::try_from(size - at).unwrap_or(usize::MAX).min(zeros.len());
+        let part = zeros.get(..length).unwrap_or_default();
+        open.file.write_all_at(part, at).map_err(|error| DeviceError::io(device, error))?;
+    }
+    open.file.sync_all().map_err(|error| DeviceError::io(device, error))
+}
+
+#[cfg(test)]
+#[path = "format_tests.rs"]
+mod tests;

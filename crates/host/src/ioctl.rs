@@ -1,0 +1,176 @@
+//! The kernel calls that no library wraps, each as one safe function. All the `unsafe` of this crate is here.
+//!
+//! Numbers and layouts are those of `linux/loop.h`, `linux/fs.h` and `linux/mount.h`; they are the same on
+//! every architecture Linux runs on with 64-bit pointers.
+#![allow(
+    unsafe_code,
+    reason = "ioctls and mount_setattr have no safe wrapper; every use says why it is sound"
+)]
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::{Errno, Result};
+use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
+use std::ffi::c_void;
+
+const LOOP_CLR_FD: Opcode = 0x4C01;
+const LOOP_GET_STATUS64: Opcode = 0x4C05;
+const LOOP_SET_CAPACITY: Opcode = 0x4C07;
+const LOOP_CONFIGURE: Opcode = 0x4C0A;
+const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
+const BLKROGET: Opcode = 0x125E;
+const BLKGETSIZE64: Opcode = 0x8008_1272;
+const FIFREEZE: Opcode = 0xC004_5877;
+const FITHAW: Opcode = 0xC004_5878;
+
+pub(crate) const LO_FLAGS_READ_ONLY: u32 = 1;
+pub(crate) const LO_FLAGS_AUTOCLEAR: u32 = 4;
+pub(crate) const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// `struct loop_info64`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct LoopInfo {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) rdevice: u64,
+    pub(crate) offset: u64,
+    pub(crate) size_limit: u64,
+    pub(crate) number: u32,
+    pub(crate) encrypt_type: u32,
+    pub(crate) encrypt_key_size: u32,
+    pub(crate) flags: u32,
+    pub(crate) file_name: [u8; 64],
+    pub(crate) crypt_name: [u8; 64],
+    pub(crate) encrypt_key: [u8; 32],
+    pub(crate) init: [u64; 2],
+}
+
+impl LoopInfo {
+    pub(crate) const EMPTY: Self = Self {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset: 0,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: 0,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304, "the kernel's layout");
+
+/// An ioctl without argument whose answer is its return value.
+struct Returned<const OPCODE: Opcode>;
+
+// SAFETY: the opcodes used with this take no argument (a null pointer is passed and ignored), touch no memory of
+// ours, and answer with a non-negative number.
+unsafe impl<const OPCODE: Opcode> Ioctl for Returned<OPCODE> {
+    type Output = IoctlOutput;
+    const IS_MUTATING: bool = false;
+    fn opcode(&self) -> Opcode {
+        OPCODE
+    }
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+    unsafe fn output_from_ptr(returned: IoctlOutput, _: *mut c_void) -> Result<Self::Output> {
+        Ok(returned)
+    }
+}
+
+/// The number of a loop device that is free now; it may be taken before it is used.
+pub(crate) fn loop_free(control: impl AsFd) -> Result<u32> {
+    // SAFETY: LOOP_CTL_GET_FREE ignores its argument and returns a number.
+    let number = unsafe { ioctl(control, Returned::<LOOP_CTL_GET_FREE>) }?;
+    u32::try_from(number).map_err(|_| Errno::INVAL)
+}
+
+/// Binds a loop device to a file, in one step (Linux 5.8).
+pub(crate) fn loop_configure(device: impl AsFd, file: impl AsFd, info: LoopInfo) -> Result<()> {
+    let fd = u32::try_from(file.as_fd().as_raw_fd()).map_err(|_| Errno::BADF)?;
+    // Block size 0 lets the kernel choose: 512, or the backing device's own where direct I/O needs that.
+    let config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
+    // SAFETY: LOOP_CONFIGURE reads one `struct loop_config`, which `LoopConfig` is, and keeps no pointer to it.
+    unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, _>::new(config)) }
+}
+
+/// What a loop device is bound to; `ENXIO` if to nothing.
+pub(crate) fn loop_status(device: impl AsFd) -> Result<LoopInfo> {
+    // SAFETY: LOOP_GET_STATUS64 fills one `struct loop_info64`, for which every bit pattern is a value.
+    unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, LoopInfo>::new()) }
+}
+
+/// Lets go of the file, at once or when the last user closes the device.
+pub(crate) fn loop_clear(device: impl AsFd) -> Result<()> {
+    // SAFETY: LOOP_CLR_FD takes no argument.
+    unsafe { ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }
+}
+
+/// Takes over the file's new size.
+pub(crate) fn loop_set_capacity(device: impl AsFd) -> Result<()> {
+    // SAFETY: LOOP_SET_CAPACITY takes no argument.
+    unsafe { ioctl(device, NoArg::<LOOP_SET_CAPACITY>::new()) }
+}
+
+/// The size of a block device in bytes.
+pub(crate) fn device_size(device: impl AsFd) -> Result<u64> {
+    // SAFETY: BLKGETSIZE64 writes one u64.
+    unsafe { ioctl(device, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+/// Whether a block device refuses writes.
+pub(crate) fn device_read_only(device: impl AsFd) -> Result<bool> {
+    // SAFETY: BLKROGET writes one int.
+    unsafe { ioctl(device, Getter::<BLKROGET, i32>::new()) }.map(|value| value != 0)
+}
+
+/// Flushes a filesystem and stops its writes; `EBUSY` if that was done before.
+pub(crate) fn freeze(mount: impl AsFd) -> Result<()> {
+    // SAFETY: FIFREEZE ignores its argument, whatever its number says.
+    unsafe { ioctl(mount, NoArg::<FIFREEZE>::new()) }
+}
+
+/// Lets a frozen filesystem go on; `EINVAL` if it is not frozen.
+pub(crate) fn thaw(mount: impl AsFd) -> Result<()> {
+    // SAFETY: FITHAW ignores its argument.
+    unsafe { ioctl(mount, NoArg::<FITHAW>::new()) }
+}
+
+/// Sets and clears attributes of the one mount that `mount` is open on (Linux 5.12).
+///
+/// Unlike a remount through a path it works on a mount that is not attached yet, so a mount that is to be
+/// read-only is never writable, not even for a moment.
+pub(crate) fn set_mount_attributes(mount: impl AsFd, set: u64, clear: u64) -> Result<()> {
+    let attributes = libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd: 0 };
+    // SAFETY: the file descriptor is open for the length of the call, the path is an empty C string, and the
+    // kernel reads exactly the given size of the structure and keeps nothing.
+    let returned = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if returned == 0 {
+        return Ok(());
+    }
+    Err(std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))
+}

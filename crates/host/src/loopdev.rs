@@ -1,0 +1,311 @@
+//! Loop devices: a file as a block device.
+//!
+//! **Identity.** A device is found again by its backing file (`st_dev` and `st_ino`) and the [`Tag`] it carries, both
+//! asked of the kernel through the open device, never by its name: `/dev/loop3` is somebody else's a moment later.
+//!
+//! **Guarantees.** [`Host::attach`] twice is one device. [`Host::detach`] succeeds only when no device is bound to
+//! the file with that tag any more; a device that is mounted anywhere, or that somebody has open for himself, is not
+//! touched. Devices are never set to vanish by themselves, have no partitions, and a read-only one is read-only in
+//! the kernel, not by convention.
+
+use crate::device::{BlockDevice, DeviceError, DeviceNumber, Open};
+use crate::host::Host;
+use crate::ioctl::{self, LO_FLAGS_AUTOCLEAR, LO_FLAGS_DIRECT_IO, LO_FLAGS_READ_ONLY, LoopInfo};
+use crate::mountinfo::MountTable;
+use crate::tag::Tag;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Which file, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// The device of its filesystem.
+    pub device: DeviceNumber,
+    /// Its number there.
+    pub inode: u64,
+}
+
+impl FileIdentity {
+    /// Of an open file.
+    pub fn of(file: &File) -> io::Result<Self> {
+        let stat = fstat(file)?;
+        Ok(Self { device: DeviceNumber::from_stat(stat.st_dev), inode: stat.st_ino })
+    }
+}
+
+/// A loop device that is bound to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopDevice {
+    /// Its node. Good while the volume is locked; resolve it again after that.
+    pub path: PathBuf,
+    /// Its device number.
+    pub number: DeviceNumber,
+    /// Its backing file.
+    pub backing: FileIdentity,
+    /// The backing file's path as the kernel knows it now; for people.
+    pub backing_path: PathBuf,
+    /// What it is for, if it is ours.
+    pub tag: Option<Tag>,
+    /// Whether the kernel refuses writes.
+    pub read_only: bool,
+    /// Whether it goes around the page cache.
+    pub direct_io: bool,
+    /// Whether it vanishes with its last user: it is being detached.
+    pub vanishing: bool,
+}
+
+/// Why a loop device is not as asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum LoopError {
+    /// The device or its control node.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The backing file.
+    #[error("{}: {error}", path.display())]
+    Backing {
+        /// Which file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        error: io::Error,
+    },
+    /// The backing file is no file.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The list of devices.
+    #[error("the loop devices cannot be listed: {0}")]
+    List(#[source] io::Error),
+    /// It is attached for this grant already, in another way.
+    #[error("{} is attached {}; wanted: {}", device.display(), access(!wanted_read_only), access(*wanted_read_only))]
+    Differs {
+        /// The device.
+        device: PathBuf,
+        /// What was asked for.
+        wanted_read_only: bool,
+    },
+    /// It is still in use; it stays attached.
+    #[error("{} is still in use: {by}", device.display())]
+    InUse {
+        /// The device.
+        device: PathBuf,
+        /// By what, for people.
+        by: String,
+    },
+    /// Others took every device that was free.
+    #[error("no free loop device was to be had in {0} attempts")]
+    NoneFree(u32),
+}
+
+fn access(read_only: bool) -> &'static str {
+    if read_only { "read-only" } else { "writable" }
+}
+
+const ATTEMPTS: u32 = 64;
+
+/// How long a device may linger after it was let go, because somebody (a listing, udev) is just looking at it.
+const LINGER: Duration = Duration::from_secs(2);
+
+impl Host {
+    /// The device of a grant, attached if it is not yet. The file is opened for writing unless `read_only`.
+    pub fn attach(&self, backing: &Path, tag: &Tag, read_only: bool) -> Result<LoopDevice, LoopError> {
+        let file = open_backing(backing, read_only)?;
+        let fault = |error: io::Error| LoopError::Backing { path: backing.to_owned(), error };
+        let identity = FileIdentity::of(&file).map_err(fault)?;
+        if let Some(found) = self.find_loop(identity, tag)?.into_iter().find(|found| !found.vanishing) {
+            if found.read_only != read_only {
+                return Err(LoopError::Differs { device: found.path, wanted_read_only: read_only });
+            }
+            return Ok(found);
+        }
+        let control = self.roots.dev.join("loop-control");
+        let control = open(&control, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| DeviceError::io(&control, error))?;
+        for _ in 0..ATTEMPTS {
+            let number = ioctl::loop_free(&control)
+                .map_err(|error| DeviceError::io(&self.roots.dev.join("loop-control"), error))?;
+            let path = self.roots.dev.join(format!("loop{number}"));
+            match configure(&path, &file, tag, read_only) {
+                Ok(()) => {}
+                // Taken by another between the question and the deed.
+                Err(Errno::BUSY) => continue,
+                Err(error) => return Err(DeviceError::io(&path, error).into()),
+            }
+            if let Some(device) = self.loop_at(&path)?.filter(|found| found.is(identity, tag)) {
+                return Ok(device);
+            }
+        }
+        Err(LoopError::NoneFree(ATTEMPTS))
+    }
+
+    /// Every loop device that is bound to a file.
+    pub fn loops(&self) -> Result<Vec<LoopDevice>, LoopError> {
+        let mut devices = Vec::new();
+        for entry in std::fs::read_dir(self.roots.sys.join("block")).map_err(LoopError::List)? {
+            let name = entry.map_err(LoopError::List)?.file_name();
+            let is_loop = name.to_str().and_then(|name| name.strip_prefix("loop"));
+            if is_loop.is_none_or(|number| number.parse::<u32>().is_err()) {
+                continue;
+            }
+            // Unbound devices have no such file; not opening them keeps out of the way of others.
+            if self.roots.sys.join("block").join(&name).join("loop").exists() {
+                devices.extend(self.loop_at(&self.roots.dev.join(&name))?);
+            }
+        }
+        devices.sort_by_key(|device| device.number);
+        Ok(devices)
+    }
+
+    /// The devices of one grant: one, unless something went wrong before.
+    pub fn find_loop(&self, backing: FileIdentity, tag: &Tag) -> Result<Vec<LoopDevice>, LoopError> {
+        Ok(self.loops()?.into_iter().filter(|device| device.is(backing, tag)).collect())
+    }
+
+    /// Every device that can reach a file's bytes, whoever made it and whatever it is for.
+    pub fn loops_of(&self, backing: FileIdentity) -> Result<Vec<LoopDevice>, LoopError> {
+        Ok(self.loops()?.into_iter().filter(|device| device.backing == backing).collect())
+    }
+
+    fn loop_at(&self, path: &Path) -> Result<Option<LoopDevice>, LoopError> {
+        let device = match BlockDevice::open(path, Open::Read) {
+            Ok(device) => device,
+            Err(DeviceError::Io { error, .. })
+                if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT | libc::ENODEV)) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match ioctl::loop_status(&device.file) {
+            Ok(info) => Ok(Some(self.described(&device, &info))),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(DeviceError::io(path, error).into()),
+        }
+    }
+
+    fn described(&self, device: &BlockDevice, info: &LoopInfo) -> LoopDevice {
+        let sys = self.roots.sys.join(format!("dev/block/{}/loop/backing_file", device.number));
+        let mut backing_path = std::fs::read(sys).unwrap_or_default();
+        if backing_path.last() == Some(&b'\n') {
+            backing_path.pop();
+        }
+        LoopDevice {
+            path: device.path.clone(),
+            number: device.number,
+            backing: FileIdentity { device: DeviceNumber::from_kernel(info.device), inode: info.inode },
+            backing_path: std::ffi::OsString::from_vec(backing_path).into(),
+            tag: Tag::from_field(&info.file_name),
+            read_only: info.flags & LO_FLAGS_READ_ONLY != 0,
+            direct_io: info.flags & LO_FLAGS_DIRECT_IO != 0,
+            vanishing: info.flags & LO_FLAGS_AUTOCLEAR != 0,
+        }
+    }
+
+    /// Detaches every device of a grant. Nothing attached is fine.
+    pub fn detach(&self, backing: FileIdentity, tag: &Tag) -> Result<(), LoopError> {
+        for device in self.find_loop(backing, tag)? {
+            self.detach_one(&device, backing, tag)?;
+        }
+        Ok(())
+    }
+
+    fn detach_one(&self, device: &LoopDevice, backing: FileIdentity, tag: &Tag) -> Result<(), LoopError> {
+        let still = |device: LoopDevice| device.is(backing, tag);
+        let deadline = Instant::now() + LINGER;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            // Exclusively: a device that is mounted, in whatever namespace, or formatted just now, refuses this.
+            match BlockDevice::open(&device.path, Open::ReadAlone) {
+                // Held open until it is cleared, so nobody mounts it in between.
+                Ok(open) => match ioctl::loop_status(&open.file) {
+                    Ok(info) if still(self.described(&open, &info)) => match ioctl::loop_clear(&open.file) {
+                        Ok(()) | Err(Errno::NXIO) => {}
+                        Err(error) => return Err(DeviceError::io(&device.path, error).into()),
+                    },
+                    Ok(_) | Err(Errno::NXIO) => return Ok(()),
+                    Err(error) => return Err(DeviceError::io(&device.path, error).into()),
+                },
+                // A mount stays; a process that is just being started, or a mkfs at its end, goes.
+                Err(DeviceError::Busy { .. }) if !self.is_mounted(device) => {}
+                Err(DeviceError::Busy { .. }) => return Err(self.in_use(device)),
+                Err(error) => {
+                    return if self.loop_at(&device.path)?.is_some_and(still) {
+                        Err(error.into())
+                    } else {
+                        Ok(())
+                    };
+                }
+            }
+            // With other users the kernel answers "done" and means "when the last of them is gone".
+            if !self.loop_at(&device.path)?.is_some_and(still) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(self.in_use(device));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
+    }
+
+    fn is_mounted(&self, device: &LoopDevice) -> bool {
+        let mounted = |table: MountTable| {
+            table.of_device(device.number, |node| self.node_number(node)).next().is_some()
+        };
+        self.mounts().is_ok_and(mounted)
+    }
+
+    fn in_use(&self, device: &LoopDevice) -> LoopError {
+        LoopError::InUse { device: device.path.clone(), by: self.users_of_device(device.number) }
+    }
+
+    /// Takes over the size of a backing file that has grown, and says what it is now.
+    pub fn refresh_size(&self, device: &LoopDevice) -> Result<u64, LoopError> {
+        let open = BlockDevice::open(&device.path, Open::Read)?;
+        let fault = |error: Errno| DeviceError::io(&device.path, error);
+        let now = self.described(&open, &ioctl::loop_status(&open.file).map_err(fault)?);
+        if now.backing != device.backing || now.tag != device.tag {
+            let (path, found, expected) = (device.path.clone(), now.backing.device, device.backing.device);
+            return Err(DeviceError::OtherDevice { device: path, found, expected }.into());
+        }
+        ioctl::loop_set_capacity(&open.file).map_err(fault)?;
+        Ok(open.size()?)
+    }
+}
+
+impl LoopDevice {
+    fn is(&self, backing: FileIdentity, tag: &Tag) -> bool {
+        self.backing == backing && self.tag.as_ref() == Some(tag)
+    }
+}
+
+fn open_backing(path: &Path, read_only: bool) -> Result<File, LoopError> {
+    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let fault = |error: Errno| LoopError::Backing { path: path.to_owned(), error: error.into() };
+    let file = open(path, flags, Mode::empty()).map_err(fault)?;
+    let stat = fstat(&file).map_err(fault)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(LoopError::NotAFile { path: path.to_owned() });
+    }
+    Ok(File::from(file))
+}
+
+fn configure(path: &Path, file: &File, tag: &Tag, read_only: bool) -> Result<(), Errno> {
+    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let device = open(path, access | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    let flags = if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+    let info = |flags| LoopInfo { flags, file_name: tag.to_field(), ..LoopInfo::EMPTY };
+    // Kernels drop the wish for direct I/O where the file's filesystem cannot (tmpfs), or refuse it.
+    match ioctl::loop_configure(&device, file, info(flags | LO_FLAGS_DIRECT_IO)) {
+        Err(Errno::INVAL) => ioctl::loop_configure(&device, file, info(flags)),
+        other => other,
+    }
+}

@@ -1,0 +1,333 @@
+//! Mounting and unmounting, idempotent against a caller that asks again.
+//!
+//! **Guarantees.** What is mounted equally already is left alone, mounts never stack, and where something else is
+//! mounted the error names it. A mount has all its attributes before anybody can see it: it is made detached
+//! (`fsopen`, `open_tree`), given its attributes, and only then attached to a file descriptor that was resolved
+//! without symlinks (Linux 5.12).
+//!
+//! **Caveats.** Options of the filesystem itself (`discard`, …) are not compared with those of an existing mount:
+//! kernels do not show defaults, and all mounts of a filesystem share them anyway.
+
+use crate::device::{BlockDevice, DeviceError, DeviceNumber, Open};
+use crate::host::Host;
+use crate::ioctl;
+use crate::mountinfo::{Mount, MountInfoError};
+use crate::options::{self, MountOptions};
+use crate::path::{Kind, Place, PlaceError};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, statat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+};
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why something is not mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The path.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The mount table.
+    #[error(transparent)]
+    Table(#[from] MountInfoError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Something else is mounted there; nothing was changed.
+    #[error("{} already has something else mounted: {found}; wanted: {wanted}", path.display())]
+    Occupied {
+        /// Where.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+        /// What should be.
+        wanted: String,
+    },
+    /// The right thing is mounted there, but not in the right way; nothing was changed.
+    #[error("{} is mounted {found}; wanted: {wanted}", path.display())]
+    Differs {
+        /// Where.
+        path: PathBuf,
+        /// How it is mounted.
+        found: String,
+        /// How it should be.
+        wanted: String,
+    },
+    /// A read-only mount of a device node does not keep anybody from writing to the device.
+    #[error("{} must be read-only, but the device can be written", device.display())]
+    Writable {
+        /// Which device.
+        device: PathBuf,
+    },
+    /// Nothing is mounted there.
+    #[error("nothing is mounted at {}", path.display())]
+    NotMounted {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The kernel said no.
+    #[error("{} cannot be {what}: {error}{}", path.display(), because(said))]
+    Kernel {
+        /// Which path.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        #[source]
+        error: io::Error,
+        /// What it said beyond that.
+        said: String,
+    },
+}
+
+fn because(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!(" ({said})") }
+}
+
+fn kernel(path: &Path, what: &'static str, error: impl Into<io::Error>) -> MountError {
+    MountError::Kernel { path: path.to_owned(), what, error: error.into(), said: String::new() }
+}
+
+/// Whether something had to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was so already.
+    Nothing,
+    /// It is so now.
+    Made,
+}
+
+/// When an unmount may leave the filesystem to its last user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Fail while something uses it.
+    WhenUnused,
+    /// Take it out of sight now; it ends when its last user lets go. Access is *not* gone then.
+    Lazily,
+}
+
+impl Host {
+    /// Mounts the filesystem of a device on a directory.
+    pub fn mount(&self, device: &Path, place: &Place, options: &MountOptions) -> Result<Change, MountError> {
+        let number = BlockDevice::open(device, Open::Read)?.number;
+        let table = self.mounts()?;
+        if let Some(top) = table.top(place.path()) {
+            let same = self.is_mount_of(top, number) && top.fs_type == options.fs.name() && top.root == "/";
+            let wanted = || format!("{} {} ({number})", options.fs, device.display());
+            return already(place, top, same, wanted, &options.shown());
+        }
+        place.ensure_directory()?;
+        let mounted = detached_filesystem(device, options)?;
+        attach(&mounted, place)
+    }
+
+    /// Makes a directory, usually where a volume is mounted, visible at a second place.
+    pub fn bind(&self, source: &Place, target: &Place, read_only: bool) -> Result<Change, MountError> {
+        let table = self.mounts()?;
+        let tree = source.handle()?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        if let Some(top) = table.top(target.path()) {
+            let covering = table.covering(source.path());
+            let same = covering.as_ref().is_some_and(|(mount, root)| {
+                mount.device == top.device && mount.fs_type == top.fs_type && *root == Path::new(&top.root)
+            });
+            let from = covering.map(|(mount, _)| mount);
+            let wanted = || format!("{}, bound", source.path().display());
+            return already(target, top, same, wanted, &options::inherited(from, read_only, attributes));
+        }
+        match source.kind()? {
+            Kind::Directory => target.ensure_directory()?,
+            found => {
+                let path = source.path().to_owned();
+                return Err(PlaceError::Kind { path, found, expected: Kind::Directory }.into());
+            }
+        }
+        let copy = detached_copy(tree, source.path(), read_only, attributes)?;
+        attach(&copy, target)
+    }
+
+    /// Makes a block device visible as a file: block mode. A read-only one must be so by itself.
+    pub fn bind_device(&self, device: &Path, target: &Place, read_only: bool) -> Result<Change, MountError> {
+        let open = BlockDevice::open(device, Open::Read)?;
+        let refuses_writes =
+            ioctl::device_read_only(&open.file).map_err(|error| DeviceError::io(device, error))?;
+        if read_only && !refuses_writes {
+            return Err(MountError::Writable { device: device.to_owned() });
+        }
+        // Not `nodev`: that would keep everybody from opening the very device this mount is for.
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let table = self.mounts()?;
+        if let Some(top) = table.top(target.path()) {
+            let found = device_at(target)?;
+            let wanted = || format!("the device {} ({})", device.display(), open.number);
+            let from = table.covering(device).map(|(mount, _)| mount);
+            let options = options::inherited(from, read_only, attributes);
+            return already(target, top, found == Some(open.number), wanted, &options);
+        }
+        target.ensure_file()?;
+        let node = rustix::fs::open(
+            device,
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        );
+        let node = node.map_err(|error| DeviceError::io(device, error))?;
+        let copy = detached_copy(node, device, read_only, attributes)?;
+        attach(&copy, target)
+    }
+
+    /// Makes what is mounted at a place read-only, there and only there.
+    pub fn make_read_only(&self, place: &Place) -> Result<Change, MountError> {
+        let path = place.path();
+        let table = self.mounts()?;
+        let top = table.top(path).ok_or_else(|| MountError::NotMounted { path: path.to_owned() })?;
+        if top.has("ro") {
+            return Ok(Change::Nothing);
+        }
+        let attribute = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
+        ioctl::set_mount_attributes(place.handle()?, attribute, 0)
+            .map_err(|error| kernel(path, "made read-only", error))?;
+        Ok(Change::Made)
+    }
+
+    /// Unmounts every layer at a place. Nothing mounted there is fine.
+    pub fn unmount(&self, place: &Place, how: Unmount) -> Result<Change, MountError> {
+        let path = place.path();
+        let layers = self.mounts()?.at(path).count();
+        let flags = UnmountFlags::NOFOLLOW
+            | match how {
+                Unmount::WhenUnused => UnmountFlags::empty(),
+                Unmount::Lazily => UnmountFlags::DETACH,
+            };
+        for _ in 0..layers {
+            // Through the parent's descriptor: one on the place itself would pin the mount.
+            match unmount(place.through_parent(), flags) {
+                // Somebody else unmounted a layer meanwhile; what is left is looked at below.
+                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+                Err(error) => {
+                    let said = if error == Errno::BUSY { self.users_of_mount(path) } else { String::new() };
+                    let path = path.to_owned();
+                    return Err(MountError::Kernel { path, what: "unmounted", error: error.into(), said });
+                }
+            }
+        }
+        if let Some(top) = self.mounts()?.top(path) {
+            let error = io::Error::other(format!("{} is still there", top.describe()));
+            return Err(kernel(path, "unmounted", error));
+        }
+        Ok(if layers == 0 { Change::Nothing } else { Change::Made })
+    }
+
+    /// Unmounts every layer at a place and removes the empty directory or file that is left.
+    pub fn unmount_and_remove(&self, place: &Place, how: Unmount) -> Result<Change, MountError> {
+        let change = self.unmount(place, how)?;
+        place.remove()?;
+        Ok(change)
+    }
+
+    /// Whether a mount's filesystem lies on a device.
+    pub fn is_mount_of(&self, mount: &Mount, device: DeviceNumber) -> bool {
+        mount.device == device
+            || (mount.device.major == 0 && self.node_number(Path::new(&mount.source)) == Some(device))
+    }
+}
+
+/// What to say where something is mounted already.
+fn already(
+    place: &Place,
+    top: &Mount,
+    same: bool,
+    wanted: impl Fn() -> String,
+    options: &[&str],
+) -> Result<Change, MountError> {
+    let path = place.path().to_owned();
+    if !same {
+        return Err(MountError::Occupied { path, found: top.describe(), wanted: wanted() });
+    }
+    let found = options::comparable(&top.options);
+    // A filesystem that went read-only by itself (an error on its device) is not the writable one asked for.
+    let lost_writes = options.contains(&"rw") && top.is_read_only();
+    let equal = found.len() == options.len() && options.iter().all(|option| found.contains(option));
+    if equal && !lost_writes {
+        return Ok(Change::Nothing);
+    }
+    let found = if lost_writes && equal { "read-only by its filesystem".to_owned() } else { found.join(",") };
+    Err(MountError::Differs { path, found, wanted: options.join(",") })
+}
+
+/// Which device is seen at a place.
+fn device_at(place: &Place) -> Result<Option<DeviceNumber>, MountError> {
+    let stat = statat(place.handle()?, "", AtFlags::EMPTY_PATH)
+        .map_err(|error| kernel(place.path(), "looked at", error))?;
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    Ok(is_device.then(|| DeviceNumber::from_stat(stat.st_rdev)))
+}
+
+fn detached_filesystem(device: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let context = fsopen(options.fs.name(), FsOpenFlags::FSOPEN_CLOEXEC)
+        .map_err(|error| kernel(device, "mounted", error))?;
+    let configure = || {
+        fsconfig_set_string(&context, "source", device)?;
+        if options.read_only {
+            fsconfig_set_flag(&context, "ro")?;
+        }
+        for flag in &options.flags {
+            fsconfig_set_flag(&context, *flag)?;
+        }
+        for (key, value) in &options.values {
+            fsconfig_set_string(&context, *key, *value)?;
+        }
+        fsconfig_create(&context)?;
+        let read_only =
+            if options.read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, options.attributes | read_only)
+    };
+    configure().map_err(|error: Errno| MountError::Kernel {
+        path: device.to_owned(),
+        what: "mounted",
+        error: error.into(),
+        said: messages(&context),
+    })
+}
+
+/// What the kernel wrote about a filesystem context: one message per read, `e`, `w` or `i` and a space first.
+fn messages(context: &OwnedFd) -> String {
+    let mut said = Vec::new();
+    let mut buffer = [0; 1024];
+    while let Ok(length) = rustix::io::read(context, &mut buffer) {
+        if length == 0 || said.len() == 16 {
+            break;
+        }
+        let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default()).trim().to_owned();
+        said.push(text.get(2..).map_or(text.clone(), str::to_owned));
+    }
+    said.join("; ")
+}
+
+fn detached_copy(
+    of: impl AsFd,
+    path: &Path,
+    read_only: bool,
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, MountError> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let copy = open_tree(of, "", flags).map_err(|error| kernel(path, "bound", error))?;
+    let read_only = if read_only { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() };
+    // A device's node is copied from /dev, whose attributes would come along.
+    let clear = MountAttrFlags::MOUNT_ATTR_NODEV & !attributes;
+    let (set, clear) = ((attributes | read_only).bits(), clear.bits());
+    ioctl::set_mount_attributes(&copy, u64::from(set), u64::from(clear))
+        .map_err(|error| kernel(path, "bound", error))?;
+    Ok(copy)
+}
+
+fn attach(mounted: &OwnedFd, place: &Place) -> Result<Change, MountError> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mounted, OsStr::new(""), place.handle()?, OsStr::new(""), flags)
+        .map_err(|error| kernel(place.path(), "mounted on", error))?;
+    Ok(Change::Made)
+}
