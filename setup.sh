@@ -9,6 +9,12 @@ missing=
 need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
 need cc gcc
 need git git
+# The tests of crates/host make and mount real filesystems.
+PATH="$PATH:/usr/sbin:/sbin"
+need mkfs.ext4 e2fsprogs
+need mkfs.xfs xfsprogs
+need mkfs.btrfs btrfs-progs
+need mkswap util-linux
 
 if ! command -v cargo >/dev/null 2>&1 && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
     missing="$missing rustup"
