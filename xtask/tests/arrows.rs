@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bowline-core", &[]),
     ("bowline-host", &["bowline-core"]),
     ("bowline-store", &["bowline-core"]),
+    ("bowline-csi", &["bowline-core"]),
     ("bowline-target", &["bowline-core"]),
     ("bowline-engine", &["bowline-core", "bowline-store", "bowline-target"]),
     ("bowline-testkit", &["bowline-core", "bowline-store", "bowline-target"]),
