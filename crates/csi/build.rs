@@ -36,8 +36,7 @@ fn messages_with_secrets(pool: &DescriptorPool) -> Vec<(MessageDescriptor, Vec<(
     let mark = pool.get_extension_by_name("csi.v1.csi_secret");
     let is_secret = |field: &FieldDescriptor| {
         let options = field.options();
-        let marked =
-            mark.as_ref().is_some_and(|mark| *options.get_extension(mark) == Value::Bool(true));
+        let marked = mark.as_ref().is_some_and(|mark| *options.get_extension(mark) == Value::Bool(true));
         marked || field.full_name() == ALSO_SECRET
     };
     pool.all_messages()
