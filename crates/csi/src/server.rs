@@ -25,7 +25,8 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 /// How much callers may ask for at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one message, in and out. A larger request is refused before it is decoded.
+    /// Bytes of one message, in and out. A larger request is refused before it is decoded; a list is to be cut into
+    /// pages that fit, because callers (grpc-go by default) accept no more than 4 MiB either.
     pub message_bytes: usize,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,

@@ -1,5 +1,7 @@
 //! The server on a real socket, with a real client.
 
+#![allow(clippy::unwrap_used, reason = "a failed check is a panic")]
+
 use bowline_csi::wire::identity_client::IdentityClient;
 use bowline_csi::wire::identity_server::Identity;
 use bowline_csi::wire::node_client::NodeClient;
