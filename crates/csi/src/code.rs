@@ -317,7 +317,8 @@ mod tests {
         let mut table = String::new();
         for (error, reason, status, is_final) in rows() {
             let finality = if is_final { "final" } else { "ask again" };
-            writeln!(table, "{error:<26} {reason:<15} {:<18?} {finality}", status.code()).unwrap();
+            let code = format!("{:?}", status.code());
+            writeln!(table, "{error:<26} {reason:<15} {code:<18} {finality}").unwrap();
             let sentence = if reason == "Invalid" { "name is required" } else { reason };
             assert_eq!(status.message(), sentence, "{error}::{reason}");
             let is_broken = reason == "Broken" && status.code() == Code::Internal;

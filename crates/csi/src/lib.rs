@@ -6,6 +6,19 @@
 //! [`controller`], [`snapshot`] or [`node`] with `try_from`, once, in its first line → it does the work → its error, if
 //! any, becomes a [`tonic::Status`] through the table in [`code`].
 //!
+//! ```
+//! use bowline_csi::code::DeleteVolumeError;
+//! use bowline_csi::{controller::DeleteVolume, wire};
+//!
+//! fn delete(request: wire::DeleteVolumeRequest) -> Result<wire::DeleteVolumeResponse, DeleteVolumeError> {
+//!     let request = DeleteVolume::try_from(request)?;
+//!     Err(DeleteVolumeError::InUse(format!("{} is attached to worker-2", request.volume)))
+//! }
+//!
+//! let status = tonic::Status::from(delete(wire::DeleteVolumeRequest::default()).unwrap_err());
+//! assert_eq!((status.code(), status.message()), (tonic::Code::InvalidArgument, "volume_id is required"));
+//! ```
+//!
 //! Calls without fields (`Probe`, the capabilities, `NodeGetInfo`) have nothing to parse.
 //!
 //! # Guarantees

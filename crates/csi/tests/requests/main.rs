@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed check is a panic")]
 
 mod made_up;
+mod rows;
 mod rules;
 
 use bowline_csi::{InvalidField, controller, node, snapshot, wire};
