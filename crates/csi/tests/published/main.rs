@@ -56,10 +56,13 @@ fn published(module: &str, file: &str) -> Result<PathBuf, String> {
         .output()
         .map_err(|error| format!("cannot run go: {error}"))?;
     let answer = String::from_utf8_lossy(&output.stdout);
-    let directory = answer.lines().find_map(|line| line.trim().strip_prefix("\"Dir\": \""));
-    match directory.and_then(|rest| rest.split('"').next()) {
-        Some(directory) => Ok(Path::new(directory).join(file)),
-        None => Err(format!("go cannot download it: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    let told = |key: &str| {
+        let value = answer.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": \""))?;
+        Some(value.trim_end_matches(',').trim_end_matches('"').to_owned())
+    };
+    match told("\"Dir\"") {
+        Some(directory) => Ok(Path::new(&directory).join(file)),
+        None => Err(format!("go cannot download it: {}", told("\"Error\"").unwrap_or_default())),
     }
 }
 

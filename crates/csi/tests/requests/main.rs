@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use prost::Message;
 use protox::prost_reflect::{DescriptorPool, MessageDescriptor, ReflectMessage};
 use std::fmt::Debug;
+use std::sync::LazyLock;
 use tonic::Code;
 
 /// What became of a request: how its message shows itself, and how the parsed request does, or why there is none.
@@ -80,7 +81,9 @@ fn descriptor(pool: &DescriptorPool, message: &str) -> MessageDescriptor {
 }
 
 fn pool() -> DescriptorPool {
-    DescriptorPool::decode(wire::DESCRIPTOR).unwrap()
+    static POOL: LazyLock<DescriptorPool> =
+        LazyLock::new(|| DescriptorPool::decode(wire::DESCRIPTOR).unwrap());
+    POOL.clone()
 }
 
 #[test]
