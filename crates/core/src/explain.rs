@@ -59,34 +59,33 @@ fn progress(next: &Ledger, choice: &Choice, seen: &Observed, ticket: &Ticket) ->
 }
 
 fn granting(seen: &Observed, node: &NodeId, hold: &Hold) -> Verdict {
-    let target = seen.volume.target.clone();
-    let node = node.clone();
-    match outcome_for(seen, &node, hold) {
-        Some(Outcome::Silent { since, error }) => {
-            Verdict::TargetUnreachable { target, node, since: *since, error: error.clone() }
-        }
-        Some(Outcome::Refused { error }) => Verdict::TargetRefused { target, node, error: error.clone() },
-        Some(Outcome::Allowed | Outcome::Gone { .. } | Outcome::InUse { .. }) | None => {
-            Verdict::Granting { target, node, since: hold.since }
-        }
-    }
+    let granting =
+        || Verdict::Granting { target: seen.volume.target.clone(), node: node.clone(), since: hold.since };
+    not_done(seen, node, hold).unwrap_or_else(granting)
 }
 
 fn closing(seen: &Observed, node: &NodeId, hold: &Hold) -> Verdict {
-    let target = seen.volume.target.clone();
-    let node = node.clone();
-    match outcome_for(seen, &node, hold) {
-        Some(Outcome::Silent { since, error }) => {
-            Verdict::TargetUnreachable { target, node, since: *since, error: error.clone() }
+    let closing = || match hold.phase {
+        Phase::Fencing { why } => Verdict::Fencing { node: node.clone(), since: hold.since, why },
+        Phase::Granting | Phase::Held | Phase::Releasing => {
+            Verdict::WaitingForRelease { node: node.clone(), since: hold.since }
         }
-        Some(Outcome::Refused { error }) => Verdict::TargetRefused { target, node, error: error.clone() },
-        Some(Outcome::InUse { by }) => Verdict::StillInUse { node, by: by.clone(), since: hold.since },
-        Some(Outcome::Allowed | Outcome::Gone { .. }) | None => match hold.phase {
-            Phase::Fencing { why } => Verdict::Fencing { node, since: hold.since, why },
-            Phase::Granting | Phase::Held | Phase::Releasing => {
-                Verdict::WaitingForRelease { node, since: hold.since }
-            }
-        },
+    };
+    not_done(seen, node, hold).unwrap_or_else(closing)
+}
+
+/// Why the target has not done what it was asked, if it said so or said nothing.
+fn not_done(seen: &Observed, node: &NodeId, hold: &Hold) -> Option<Verdict> {
+    let (target, node) = (seen.volume.target.clone(), node.clone());
+    match outcome_for(seen, &node, hold)? {
+        Outcome::Silent { since, error } => {
+            Some(Verdict::TargetUnreachable { target, node, since: *since, error: error.clone() })
+        }
+        Outcome::Refused { error } => Some(Verdict::TargetRefused { target, node, error: error.clone() }),
+        Outcome::InUse { by } if !hold.is_open() => {
+            Some(Verdict::StillInUse { node, by: by.clone(), since: hold.since })
+        }
+        Outcome::InUse { .. } | Outcome::Allowed | Outcome::Gone { .. } => None,
     }
 }
 
