@@ -2,14 +2,15 @@
 
 use bowline_core::{Effect, Epoch, Export, Ledger, Outcome, Ticket, TicketId, VolumeId, decide};
 use bowline_store::{Key, Revision, StoreError, record};
-use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
 
 use crate::engine::{Shared, lock};
 use crate::link::Link;
@@ -56,7 +57,9 @@ pub(crate) struct Actor {
     status: watch::Sender<Status>,
     executor: Executor,
     waiters: Waiters,
-    doing: JoinSet<Done>,
+    /// What is under way. Polled by the actor itself: a task of its own for each would cost a wake-up of another thread
+    /// on the way there and one on the way back, which is most of what an attach costs beside the disk.
+    doing: FuturesUnordered<BoxFuture<'static, Done>>,
     failures: HashMap<Effect, u32>,
     store_failures: u32,
     followed: Ledger,
@@ -93,7 +96,7 @@ impl Actor {
             messages,
             status,
             waiters: Waiters::default(),
-            doing: JoinSet::new(),
+            doing: FuturesUnordered::new(),
             failures: HashMap::new(),
             store_failures: 0,
             told: None,
@@ -120,10 +123,7 @@ impl Actor {
                     Some(message) => self.take(message),
                     None => return,
                 },
-                Some(done) = self.doing.join_next() => match done {
-                    Ok(done) => self.finish(done),
-                    Err(error) => tracing::error!(volume = %self.volume, %error, "a task of this volume was lost"),
-                },
+                Some(done) = self.doing.next() => self.finish(done),
                 () = tokio::time::sleep(alarm.unwrap_or_default()), if alarm.is_some() => {}
             }
         }
@@ -273,7 +273,7 @@ impl Actor {
         let volume = self.volume.clone();
         match action.clone() {
             Action::Write { expected, ledger } => {
-                self.doing.spawn(async move {
+                self.start_doing(async move {
                     let put = async {
                         let value = record::encode(&ledger).map_err(|error| lost(error.to_string()))?;
                         shared.store.put(&Key::ledger(&volume), value, expected).await
@@ -283,7 +283,7 @@ impl Actor {
             }
             Action::Ask(effect) => {
                 let link = Arc::clone(&self.link);
-                self.doing.spawn(async move {
+                self.start_doing(async move {
                     let answer = guarded(link.ask(&volume, &effect)).await;
                     let outcome = match answer {
                         Ok(Ok(outcome)) => outcome,
@@ -304,7 +304,7 @@ impl Actor {
                 failures => self.shared.settings.pause(&self.volume, failures),
             };
             let (shared, volume) = (Arc::clone(&self.shared), self.volume.clone());
-            self.doing.spawn(async move {
+            self.start_doing(async move {
                 tokio::time::sleep(pause).await;
                 Done::Read(read(&shared, &volume).await)
             });
@@ -315,8 +315,12 @@ impl Actor {
         }
     }
 
+    fn start_doing(&self, work: impl Future<Output = Done> + Send + 'static) {
+        self.doing.push(work.boxed());
+    }
+
     fn after(&mut self, pause: Duration, done: Done) {
-        self.doing.spawn(async move {
+        self.start_doing(async move {
             tokio::time::sleep(pause).await;
             done
         });
@@ -390,8 +394,9 @@ impl Actor {
         };
         let (shared, volume) = (Arc::clone(&self.shared), self.volume.clone());
         self.waiters.removal_begins();
-        self.doing
-            .spawn(async move { Done::Removed(shared.store.delete(&Key::ledger(&volume), revision).await) });
+        self.start_doing(
+            async move { Done::Removed(shared.store.delete(&Key::ledger(&volume), revision).await) },
+        );
     }
 }
 
