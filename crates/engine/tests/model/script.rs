@@ -1,10 +1,11 @@
 //! What happens around a volume in one scenario: who asks for it, what becomes of the nodes, how time goes.
 
 use bowline_core::{
-    AccessMode, Content, Frontend, MigrationTimeout, NodeId, NodeState, Owner, TargetId, Ticket, TicketId,
-    TicketKind, Timestamp, VolumeFacts,
+    AccessMode, Content, MigrationTimeout, NodeId, NodeState, Owner, TargetId, Ticket, TicketKind, Timestamp,
+    VolumeFacts,
 };
 use bowline_engine::{Patience, Withdrawal};
+pub(crate) use bowline_testkit::node;
 
 use crate::world::Faults;
 
@@ -67,10 +68,6 @@ impl From<Event> for Line {
     }
 }
 
-pub(crate) fn node(name: &str) -> NodeId {
-    NodeId::new(name).expect("a node's name")
-}
-
 pub(crate) fn volume() -> VolumeFacts {
     VolumeFacts::new(TargetId::new("t").expect("a target's name"))
 }
@@ -117,18 +114,7 @@ fn ticket(kind: TicketKind, on: &str, access: AccessMode) -> Ticket {
         TicketKind::BowlineApi => "api",
         _ => "csi",
     };
-    Ticket {
-        id: TicketId::new(format!("{short}-{on}")).expect("a ticket's name"),
-        kind,
-        node: node(on),
-        access,
-        content: Content::Filesystem,
-        read_only: false,
-        frontend: Frontend::On,
-        generation: 1,
-        created_at: Timestamp::UNIX_EPOCH,
-        owner: Owner::Withdrawn,
-    }
+    Ticket { access, ..bowline_testkit::wish(kind, &format!("{short}-{on}"), on) }
 }
 
 pub(crate) fn submit(ticket: Ticket) -> Line {
