@@ -25,7 +25,7 @@ test: setup ## Everything that must hold: format, lints, crate arrows, tests, mo
 	@echo && cat "$(CACHE)/summary"
 
 .PHONY: model
-model: setup ## The model checker with larger bounds (an hour or so)
+model: setup ## The model checker with larger bounds (some ten minutes)
 	BOWLINE_MODEL=deep cargo test -p bowline-engine --test model --locked
 
 .PHONY: crash
