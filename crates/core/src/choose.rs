@@ -187,8 +187,7 @@ fn clash_on_one_node(ledger: &Ledger, holder: &Ticket, other: &Ticket) -> Option
     if holder.frontend.clashes(other.frontend) {
         return Some(Clash::Frontend);
     }
-    let shares = [holder.mode().share, other.mode().share];
-    if shares[0] != shares[1] && !shares.contains(&Share::Nobody) {
+    if holder.mode().share != other.mode().share {
         return Some(Clash::Sharing);
     }
     // A grant is an export of its own: it cannot be widened, only given back and granted anew.

@@ -334,7 +334,7 @@ impl Ticket {
         let wanted = self.mode();
         // Two tickets that would share it in different ways are never chosen together on one node, so neither may
         // pass for having what was granted to the other.
-        let shared_alike = mode.share == wanted.share || mode.share == Share::Nobody;
+        let shared_alike = mode.share == wanted.share;
         (mode.write || !wanted.write) && self.frontend.accepts(mode.frontend) && shared_alike
     }
 

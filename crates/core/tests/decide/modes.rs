@@ -283,12 +283,22 @@ fn a_ticket_on_the_node_that_has_it_is_told_what_really_keeps_it_out() {
 fn a_job_that_would_do_with_anything_kept_a_workload_on_its_node_waiting_for_ever() {
     World::new()
         .file(snapshot("s1", "n1"))
-        .file(snapshot("s2", "n1").access(MultiNodeSingleWriter).frontend(Frontend::Any))
-        .file(snapshot("s3", "n1").access(MultiNodeReaderOnly).frontend(Frontend::Any))
-        .settles("n1 held 1", "s1 Satisfied, s2 Satisfied, s3 AttachedWithIncompatibleParameters")
+        .file(snapshot("s2", "n1").frontend(Frontend::Any))
+        .settles("n1 held 1", "s1 Satisfied, s2 Satisfied")
         .file(csi("c", "n1").frontend(Frontend::Off))
+        .settles("n1 held 2", "c Satisfied, s1 AttachedWithIncompatibleParameters, s2 Satisfied");
+}
+
+#[test]
+fn a_snapshot_that_happened_to_fit_into_a_restores_grant_took_it_away_again_and_again() {
+    let restore = ticket(TicketKind::VolumeRestoreController, "r", "n1").access(MultiNodeSingleWriter);
+    World::new()
+        .file(snapshot("s1", "n1"))
+        .file(snapshot("s2", "n1").access(MultiNodeReaderOnly))
+        .file(restore)
+        .file(csi("c", "n2"))
         .settles(
-            "n1 held 2",
-            "c Satisfied, s1 AttachedWithIncompatibleParameters, s2 Satisfied, s3 AttachedWithIncompatibleParameters",
+            "n1 held 1",
+            "c HeldElsewhere, r Satisfied, s1 AttachedWithIncompatibleParameters, s2 AttachedWithIncompatibleParameters",
         );
 }
