@@ -10,11 +10,34 @@ use std::process::Command;
 /// Bowline's own crates, and what of each other they may use. A crate that is not here must be put on the map first.
 const ARROWS: &[(&str, &[&str])] = &[
     ("bowline-core", &[]),
-    ("bowline-host", &["bowline-core"]),
+    ("bowline-failpoint", &[]),
+    ("bowline-host", &["bowline-core", "bowline-failpoint"]),
     ("bowline-store", &["bowline-core"]),
     ("bowline-csi", &["bowline-core"]),
-    ("bowline-target", &["bowline-core"]),
+    // The adapters of storage on this very machine use its kernel.
+    ("bowline-target", &["bowline-core", "bowline-failpoint", "bowline-host"]),
     ("bowline-engine", &["bowline-core", "bowline-store", "bowline-target"]),
+    (
+        "bowline-controller",
+        &["bowline-core", "bowline-csi", "bowline-engine", "bowline-store", "bowline-target"],
+    ),
+    ("bowline-node", &["bowline-core", "bowline-csi", "bowline-failpoint", "bowline-host", "bowline-target"]),
+    ("bowline-web", &["bowline-controller", "bowline-core", "bowline-csi", "bowline-engine"]),
+    (
+        "bowline",
+        &[
+            "bowline-controller",
+            "bowline-core",
+            "bowline-csi",
+            "bowline-engine",
+            "bowline-failpoint",
+            "bowline-host",
+            "bowline-node",
+            "bowline-store",
+            "bowline-target",
+            "bowline-web",
+        ],
+    ),
     ("bowline-testkit", &["bowline-core", "bowline-store", "bowline-target"]),
     ("xtask", &["bowline-core", "bowline-engine", "bowline-store", "bowline-target", "bowline-testkit"]),
 ];

@@ -137,6 +137,51 @@ id! {
     TargetId, "target id", 63
 }
 
+id! {
+    /// Names a snapshot, for ever and everywhere.
+    SnapshotId, "snapshot id", 128
+}
+id! {
+    /// Names snapshots that were taken together.
+    GroupSnapshotId, "group snapshot id", 128
+}
+
+/// The place that a caller's name for a volume (or a snapshot, or a group) has in a store: a digest of the name. What
+/// is made under the name gets an id that begins with it, so that one compare-and-swap on one record decides who
+/// has the name, the record is found from the name and from the id alike, and no index stands beside it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(String);
+
+impl Slot {
+    /// How many hexadecimal digits of the digest are kept: 96 bits.
+    const DIGITS: usize = 24;
+
+    /// The place of a name.
+    pub fn of_name(name: &str) -> Self {
+        let digest = Sha256::digest(name.as_bytes());
+        Self(digest.iter().take(Self::DIGITS / 2).map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// The place of an id that was made by [`Slot::id`]; `None` for any other text.
+    pub fn of_id(id: &str) -> Option<Self> {
+        let (slot, unique) = id.split_once('-')?;
+        let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let fits = slot.len() == Self::DIGITS && unique.len() == 8 && is_hex(slot) && is_hex(unique);
+        fits.then(|| Self(slot.to_owned()))
+    }
+
+    /// An id for what is made here now. `unique` makes it differ from what was made and deleted under the same name
+    /// before: a command about that one, arriving late, must never touch this one.
+    pub fn id(&self, unique: u32) -> String {
+        format!("{}-{unique:08x}", self.0)
+    }
+
+    /// The key of its record.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl TicketId {
     /// The id of the ticket behind a CSI publish: the name that Kubernetes gives its own VolumeAttachment for the
     /// same volume, driver and node, so that both ways of asking make the same ticket.
@@ -158,6 +203,20 @@ impl TicketId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slot_is_found_from_the_name_and_from_the_id() {
+        let slot = Slot::of_name("pvc-1");
+        assert_ne!(slot, Slot::of_name("pvc-2"));
+        let id = VolumeId::new(slot.id(0xab)).unwrap();
+        assert_eq!(Slot::of_id(id.as_str()), Some(slot.clone()));
+        assert_ne!(slot.id(1), slot.id(2));
+        for other in
+            ["", "pvc-1", "-", &slot.id(1)[1..], &format!("{}0", slot.id(1)), &slot.id(0xab).to_uppercase()]
+        {
+            assert_eq!(Slot::of_id(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn what_cannot_be_an_id_is_refused_by_name() {

@@ -12,6 +12,7 @@ mod decide;
 mod epoch;
 mod explain;
 mod exports;
+mod fs;
 mod hold;
 mod id;
 mod ledger;
@@ -23,8 +24,9 @@ mod verdict;
 pub use decide::{Effect, Notice, Plan, decide};
 pub use epoch::Epoch;
 pub use exports::{Export, Exports, NeverAgain};
+pub use fs::{FsType, UnknownFsType};
 pub use hold::{FenceReason, Hold, Phase};
-pub use id::{IdError, NodeId, TargetId, TicketId, VolumeId};
+pub use id::{GroupSnapshotId, IdError, NodeId, Slot, SnapshotId, TargetId, TicketId, VolumeId};
 pub use ledger::{Ledger, LedgerError, Migration, State, SubmitError};
 pub use mode::{Mode, Share};
 pub use observed::{

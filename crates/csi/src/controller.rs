@@ -4,12 +4,12 @@ use crate::attributes::{Attributes, Secrets};
 use crate::capability::VolumeCapability;
 use crate::capacity::CapacityRange;
 use crate::field::{At, InvalidField};
-use crate::id::{Name, SnapshotId, node_id, volume_id};
+use crate::id::{Name, node_id, snapshot_id, volume_id};
 use crate::page::Page;
 use crate::topology::{Topology, TopologyRequirement};
 use crate::wire;
 use crate::wire::volume_content_source::Type as SourceType;
-use bowline_core::{NodeId, VolumeId};
+use bowline_core::{NodeId, SnapshotId, VolumeId};
 
 /// What a new volume is to hold from the start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,10 +25,9 @@ impl ContentSource {
         let Some(source) = source else { return Ok(None) };
         let at = At::field("volume_content_source");
         Ok(Some(match at.child("type").required(source.r#type)? {
-            SourceType::Snapshot(source) => Self::Snapshot(SnapshotId::parse(
-                at.child("snapshot").child("snapshot_id"),
-                &source.snapshot_id,
-            )?),
+            SourceType::Snapshot(source) => {
+                Self::Snapshot(snapshot_id(at.child("snapshot").child("snapshot_id"), &source.snapshot_id)?)
+            }
             SourceType::Volume(source) => {
                 Self::Volume(volume_id(at.child("volume").child("volume_id"), &source.volume_id)?)
             }

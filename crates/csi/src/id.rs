@@ -1,58 +1,11 @@
 //! Names and ids that a request gives. Volumes and nodes have theirs in `bowline_core`.
 
 use crate::field::{At, InvalidField, Problem};
-use bowline_core::{IdError, NodeId, VolumeId};
+use bowline_core::{GroupSnapshotId, IdError, NodeId, SnapshotId, VolumeId};
 use std::fmt;
 
 /// The general limit of CSI for one string.
 pub(crate) const STRING_BYTES: usize = 128;
-
-macro_rules! snapshot_id {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        ///
-        /// Follows the rules of a volume's id: it becomes a file name and a Kubernetes handle in the same way.
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(VolumeId);
-
-        impl $name {
-            /// The id, if `value` can be one.
-            pub fn new(value: impl AsRef<str>) -> Result<Self, Problem> {
-                Ok(Self(VolumeId::new(value)?))
-            }
-
-            /// The id as text.
-            pub fn as_str(&self) -> &str {
-                self.0.as_str()
-            }
-
-            pub(crate) fn parse(at: At<'_>, value: &str) -> Result<Self, InvalidField> {
-                Self::new(value).map_err(|problem| at.is(problem))
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-
-snapshot_id! {
-    /// Names a snapshot.
-    SnapshotId
-}
-snapshot_id! {
-    /// Names snapshots that were taken together.
-    GroupSnapshotId
-}
 
 /// The name that a caller chose for what it wants made; asking again with it means the same thing, not a second one.
 ///
@@ -64,6 +17,11 @@ impl Name {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// A name given elsewhere than in a CSI request, by the same rules; `field` is what an error calls it.
+    pub fn new(field: &'static str, value: &str) -> Result<Self, InvalidField> {
+        Self::parse(At::field(field), value.to_owned())
     }
 
     pub(crate) fn parse(at: At<'_>, value: String) -> Result<Self, InvalidField> {
@@ -96,6 +54,14 @@ fn named<T>(at: At<'_>, id: Result<T, IdError>) -> Result<T, InvalidField> {
 
 pub(crate) fn volume_id(at: At<'_>, value: &str) -> Result<VolumeId, InvalidField> {
     named(at, VolumeId::new(value))
+}
+
+pub(crate) fn snapshot_id(at: At<'_>, value: &str) -> Result<SnapshotId, InvalidField> {
+    named(at, SnapshotId::new(value))
+}
+
+pub(crate) fn group_snapshot_id(at: At<'_>, value: &str) -> Result<GroupSnapshotId, InvalidField> {
+    named(at, GroupSnapshotId::new(value))
 }
 
 pub(crate) fn optional_volume_id(at: At<'_>, value: &str) -> Result<Option<VolumeId>, InvalidField> {
@@ -136,7 +102,7 @@ mod tests {
             (&"x".repeat(129), "volume_id has 129 bytes; at most 128 are allowed"),
         ] {
             assert_eq!(volume_id(at, value).unwrap_err().to_string(), why);
-            assert_eq!(SnapshotId::parse(at, value).unwrap_err().to_string(), why);
+            assert_eq!(snapshot_id(at, value).unwrap_err().to_string(), why);
         }
         assert!(node_id(at, &"x".repeat(256)).is_ok());
         assert!(node_id(at, &"x".repeat(257)).is_err());

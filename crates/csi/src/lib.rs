@@ -55,11 +55,12 @@ mod topology;
 pub mod wire;
 
 pub use attributes::{Attributes, Secrets};
+pub use bowline_core::{GroupSnapshotId, SnapshotId};
 pub use capability::{Access, FsType, Mount, MountFlags, VolumeCapability};
 pub use capacity::CapacityRange;
 pub use endpoint::{Endpoint, EndpointError};
 pub use field::{InvalidField, Problem};
-pub use id::{GroupSnapshotId, Name, SnapshotId};
+pub use id::Name;
 pub use page::Page;
 pub use path::AbsolutePath;
 pub use server::{Ended, Limits, ServeError, Server};

@@ -2,11 +2,11 @@
 
 use crate::attributes::{Attributes, Secrets};
 use crate::field::{At, InvalidField, Problem};
-use crate::id::{GroupSnapshotId, Name, SnapshotId, optional_volume_id, volume_id};
+use crate::id::{Name, group_snapshot_id, optional_volume_id, snapshot_id, volume_id};
 use crate::page::Page;
 use crate::topology::TopologyRequirement;
 use crate::wire;
-use bowline_core::VolumeId;
+use bowline_core::{GroupSnapshotId, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 
 /// `CreateSnapshot`.
@@ -52,7 +52,7 @@ impl TryFrom<wire::DeleteSnapshotRequest> for DeleteSnapshot {
 
     fn try_from(request: wire::DeleteSnapshotRequest) -> Result<Self, InvalidField> {
         Ok(Self {
-            snapshot: SnapshotId::parse(At::field("snapshot_id"), &request.snapshot_id)?,
+            snapshot: snapshot_id(At::field("snapshot_id"), &request.snapshot_id)?,
             secrets: Secrets::parse(request.secrets)?,
         })
     }
@@ -80,7 +80,7 @@ impl TryFrom<wire::ListSnapshotsRequest> for ListSnapshots {
             source: optional_volume_id(At::field("source_volume_id"), &request.source_volume_id)?,
             snapshot: match request.snapshot_id.as_str() {
                 "" => None,
-                id => Some(SnapshotId::parse(At::field("snapshot_id"), id)?),
+                id => Some(snapshot_id(At::field("snapshot_id"), id)?),
             },
             secrets: Secrets::parse(request.secrets)?,
         })
@@ -101,7 +101,7 @@ impl TryFrom<wire::GetSnapshotRequest> for GetSnapshot {
 
     fn try_from(request: wire::GetSnapshotRequest) -> Result<Self, InvalidField> {
         Ok(Self {
-            snapshot: SnapshotId::parse(At::field("snapshot_id"), &request.snapshot_id)?,
+            snapshot: snapshot_id(At::field("snapshot_id"), &request.snapshot_id)?,
             secrets: Secrets::parse(request.secrets)?,
         })
     }
@@ -172,8 +172,8 @@ macro_rules! of_a_group {
             fn try_from(request: wire::$wire) -> Result<Self, InvalidField> {
                 let at = At::field("snapshot_ids");
                 Ok(Self {
-                    group: GroupSnapshotId::parse(At::field("group_snapshot_id"), &request.group_snapshot_id)?,
-                    snapshots: each_once(at, &request.snapshot_ids, SnapshotId::parse)?,
+                    group: group_snapshot_id(At::field("group_snapshot_id"), &request.group_snapshot_id)?,
+                    snapshots: each_once(at, &request.snapshot_ids, snapshot_id)?,
                     secrets: Secrets::parse(request.secrets)?,
                 })
             }

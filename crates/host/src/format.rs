@@ -20,54 +20,11 @@ use crate::device::{BlockDevice, DeviceError, Open};
 use crate::host::Host;
 use crate::signature::{HEAD, Sample, TAIL, signatures};
 use crate::superblock::{Flaw, Found, superblocks};
+pub use bowline_core::{FsType, UnknownFsType};
 use std::fmt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-
-/// A filesystem that is made and mounted here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FsType {
-    /// ext4.
-    Ext4,
-    /// xfs.
-    Xfs,
-    /// btrfs, on one device.
-    Btrfs,
-}
-
-impl FsType {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
-
-    /// The kernel's name for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ext4 => "ext4",
-            Self::Xfs => "xfs",
-            Self::Btrfs => "btrfs",
-        }
-    }
-}
-
-impl fmt::Display for FsType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A name that is none of theirs.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the filesystem {0:?} is not one of ext4, xfs, btrfs")]
-pub struct UnknownFsType(String);
-
-impl FromStr for FsType {
-    type Err = UnknownFsType;
-    fn from_str(name: &str) -> Result<Self, UnknownFsType> {
-        let known = Self::ALL.into_iter().find(|fs| fs.name() == name);
-        known.ok_or_else(|| UnknownFsType(name.chars().take(40).collect()))
-    }
-}
 
 /// A filesystem's own id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

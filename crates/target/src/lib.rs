@@ -4,8 +4,18 @@ use async_trait::async_trait;
 use bowline_core::{Epoch, Export, Mode, NeverAgain, NodeId, Outcome, TargetId, Timestamp, VolumeId};
 use std::collections::BTreeMap;
 
+mod backing;
+pub mod context;
 #[cfg(feature = "contract")]
 pub mod contract;
+mod provision;
+
+pub use backing::{BackingError, BackingFiles};
+pub use context::{ContextError, GrantContext};
+pub use provision::{
+    Capacity, Cut, Item, NewVolume, Progress, Provision, ProvisionError, Sizes, Source, StoredSnapshot,
+    StoredVolume,
+};
 
 /// One node to be let in to one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,52 @@
+//! Places where a test can end the process: before and after every step that is persisted or seen from outside.
+//!
+//! Without the feature `enabled`, [`pass`] is nothing at all. With it, a process that was started with
+//! `BOWLINE_FAILPOINTS=DIR` appends the name of every point it passes to `DIR/log`. When a test has written a number
+//! *n* to `DIR/arm`, the point that is passed after *n* others writes its name to `DIR/stopped` and never returns: what
+//! comes after it does not happen, and the test ends the process with SIGKILL, the way machines do.
+
+/// Passes a point. Its name is `<crate>.<step>.before` or `.after`.
+#[cfg(not(feature = "enabled"))]
+#[inline(always)]
+pub fn pass(_name: &'static str) {}
+
+#[cfg(feature = "enabled")]
+pub use enabled::pass;
+
+#[cfg(feature = "enabled")]
+mod enabled {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+    use std::path::PathBuf;
+    use std::sync::{LazyLock, Mutex, PoisonError};
+
+    static DIRECTORY: LazyLock<Option<PathBuf>> =
+        LazyLock::new(|| std::env::var_os("BOWLINE_FAILPOINTS").map(PathBuf::from));
+    /// One point at a time, so that the log has whole lines and the count is exact.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    /// Passes a point. Its name is `<crate>.<step>.before` or `.after`.
+    pub fn pass(name: &'static str) {
+        let Some(directory) = DIRECTORY.as_ref() else { return };
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = OpenOptions::new().create(true).append(true).open(directory.join("log"));
+        // A test that took its directory away is over.
+        let Ok(mut log) = log else { return };
+        let _ = writeln!(log, "{name}");
+        let armed = directory.join("arm");
+        let Some(left) = fs::read_to_string(&armed).ok().and_then(|text| text.trim().parse::<u64>().ok())
+        else {
+            return;
+        };
+        if left > 0 {
+            let _ = fs::write(&armed, (left - 1).to_string());
+            return;
+        }
+        let _ = fs::remove_file(&armed);
+        let _ = fs::write(directory.join("stopped"), name);
+        drop(turn);
+        loop {
+            std::thread::park();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a node is told about a grant: the publish context, typed.
+
+use bowline_core::{Epoch, IdError, NodeId, TargetId};
+use std::collections::BTreeMap;
+
+/// Which target holds the volume.
+pub const TARGET: &str = "bowline.storage/target";
+/// For which node the grant is.
+pub const NODE: &str = "bowline.storage/node";
+/// The grant's epoch.
+pub const EPOCH: &str = "bowline.storage/epoch";
+/// `rw` or `ro`.
+pub const ACCESS: &str = "bowline.storage/access";
+
+/// What every target tells a node about a grant; a target may add keys of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GrantContext {
+    /// Which target holds the volume.
+    pub target: TargetId,
+    /// For which node the grant is.
+    pub node: NodeId,
+    /// The grant's epoch.
+    pub epoch: Epoch,
+    /// Whether the node may write.
+    pub write: bool,
+}
+
+/// Why a map is not the context of a grant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContextError {
+    /// A key is not there.
+    #[error("publish_context[{0}] is required")]
+    Missing(&'static str),
+    /// A value is no id.
+    #[error("publish_context[{key}]: {error}")]
+    Id {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with its value.
+        error: IdError,
+    },
+    /// A value is none that this key can have.
+    #[error("publish_context[{key}] must be {must}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What it must be.
+        must: &'static str,
+    },
+}
+
+impl GrantContext {
+    /// As the map that travels.
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        let access = if self.write { "rw" } else { "ro" };
+        let pairs = [
+            (TARGET, self.target.to_string()),
+            (NODE, self.node.to_string()),
+            (EPOCH, self.epoch.to_string()),
+            (ACCESS, access.to_owned()),
+        ];
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    /// From a map that travelled; `get` finds a key's value. Keys that are not known are ignored.
+    pub fn parse<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<Self, ContextError> {
+        let value = |key: &'static str| get(key).ok_or(ContextError::Missing(key));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let epoch = value(EPOCH)?;
+        let epoch = Some(epoch).filter(|text| digits(text)).and_then(|text| text.parse().ok());
+        Ok(Self {
+            target: TargetId::new(value(TARGET)?).map_err(|error| ContextError::Id { key: TARGET, error })?,
+            node: NodeId::new(value(NODE)?).map_err(|error| ContextError::Id { key: NODE, error })?,
+            epoch: Epoch::new(epoch.ok_or(ContextError::Value { key: EPOCH, must: "a whole number" })?),
+            write: match value(ACCESS)? {
+                "rw" => true,
+                "ro" => false,
+                _ => return Err(ContextError::Value { key: ACCESS, must: "rw or ro" }),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> GrantContext {
+        GrantContext {
+            target: TargetId::new("file").unwrap(),
+            node: NodeId::new("worker-1").unwrap(),
+            epoch: Epoch::new(7),
+            write: true,
+        }
+    }
+
+    fn parse(map: &BTreeMap<String, String>) -> Result<GrantContext, ContextError> {
+        GrantContext::parse(|key| map.get(key).map(String::as_str))
+    }
+
+    #[test]
+    fn what_is_told_is_understood() {
+        for write in [true, false] {
+            let context = GrantContext { write, ..context() };
+            assert_eq!(parse(&context.to_map()), Ok(context));
+        }
+    }
+
+    #[test]
+    fn a_bad_context_names_its_key() {
+        for (key, value, why) in [
+            (TARGET, None, "publish_context[bowline.storage/target] is required"),
+            (NODE, Some("a/b"), "publish_context[bowline.storage/node]: node id \"a/b\" contains '/'"),
+            (EPOCH, Some("+7"), "publish_context[bowline.storage/epoch] must be a whole number"),
+            (
+                EPOCH,
+                Some("99999999999999999999"),
+                "publish_context[bowline.storage/epoch] must be a whole number",
+            ),
+            (ACCESS, Some("RW"), "publish_context[bowline.storage/access] must be rw or ro"),
+        ] {
+            let mut map = context().to_map();
+            match value {
+                Some(value) => map.insert(key.to_owned(), value.to_owned()),
+                None => map.remove(key),
+            };
+            let error = parse(&map).unwrap_err().to_string();
+            assert!(error.starts_with(why), "{error}");
+        }
+    }
+}
