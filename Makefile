@@ -18,6 +18,10 @@ help: ## Lists every target
 setup: ## Installs what is missing on a Debian machine, and says what
 	@./setup.sh
 
+.PHONY: run
+run: setup ## Builds Bowline, starts it in a scratch directory and shows what to try
+	@./run.sh
+
 .PHONY: test
 test: setup ## Everything that must hold: format, lints, crate arrows, tests, model, docs
 	cargo fmt --all --check
@@ -25,6 +29,7 @@ test: setup ## Everything that must hold: format, lints, crate arrows, tests, mo
 	@rm -f "$(CACHE)/summary"
 	PROPTEST_RNG_SEED=$(SEED) BOWLINE_SUMMARY="$(CACHE)/summary" cargo test --workspace --all-features --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	@fuzz/run.sh | tee -a "$(CACHE)/summary"
 	@echo && cat "$(CACHE)/summary"
 
 .PHONY: model
@@ -34,12 +39,17 @@ model: setup ## The model checker with larger bounds (some ten minutes)
 .PHONY: crash
 crash: setup ## More kills, more seeds, more cases than `make test` has time for
 	BOWLINE_CRASH_ROUNDS=500 cargo test -p bowline-store --test crash --locked -- --show-output
+	BOWLINE_SOAK_SECONDS=1200 cargo test -p bowline --test e2e --all-features --locked soak -- --show-output
 	BOWLINE_SEEDS=20000 cargo test -p bowline-engine --test engine --locked random -- --show-output
 	PROPTEST_CASES=20000 cargo test -p bowline-core --test properties --locked
 
 .PHONY: replay
 replay: setup ## One random schedule again: make replay SEED=7
 	BOWLINE_SEED=$(SEED) cargo test -p bowline-engine --test engine --locked random -- --show-output
+
+.PHONY: fuzz
+fuzz: setup ## The fuzz targets for much longer: make fuzz RUNS=100000000
+	fuzz/run.sh $(or $(RUNS),5000000)
 
 .PHONY: bench
 bench: setup ## What things cost, as ratios: prints the table of docs/benchmarks.md

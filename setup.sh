@@ -8,6 +8,10 @@ say() { printf 'setup: %s\n' "$*"; }
 missing=
 need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
 need cc gcc
+# The fuzzer's runtime is C++.
+need c++ g++
+# The conformance suite is a Go program, built from source by lab/tools.sh.
+need go golang-go
 need git git
 # The tests of crates/host make and mount real filesystems.
 PATH="$PATH:/usr/sbin:/sbin"
