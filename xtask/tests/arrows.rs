@@ -38,7 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "bowline-web",
         ],
     ),
-    ("bowline-testkit", &["bowline-core", "bowline-store", "bowline-target"]),
+    ("bowline-testkit", &["bowline-core", "bowline-csi", "bowline-store", "bowline-target"]),
     ("xtask", &["bowline-core", "bowline-engine", "bowline-store", "bowline-target", "bowline-testkit"]),
 ];
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::can_mount;
-use crate::daemon::{World, read};
-use crate::driver::{BLOCK, Driver, How, MIB, RWO, from_snapshot, from_volume};
+use crate::{BOWLINE, can_mount, read};
+use bowline_testkit::driver::{BLOCK, Driver, How, MIB, RWO, from_snapshot, from_volume};
+use bowline_testkit::world::World;
 
 /// Which filesystem the volumes' files lie on, and which the volumes hold.
 const PLACES: [(&str, How); 2] = [("mkfs.xfs", RWO.fs("xfs")), ("mkfs.ext4", RWO)];
@@ -24,7 +24,7 @@ async fn snapshots_clones_and_restores_hold_what_their_source_held() {
         return;
     }
     for (mkfs, how) in PLACES {
-        let world = World::on_filesystem(mkfs, 4 << 30);
+        let world = World::on_filesystem(BOWLINE, mkfs, 4 << 30);
         let daemon = world.up(&[]);
         let mut one = Driver::connect(&world, &daemon).await;
         let mut controller = one.clone();
@@ -38,7 +38,10 @@ async fn snapshots_clones_and_restores_hold_what_their_source_held() {
         fs::write(seen.join("file"), "after").unwrap();
         let clone = one.create_from("clone", size(how), how, from_volume(id)).await.unwrap();
         fs::write(seen.join("file"), "much later").unwrap();
-        let restored = one.create_from("restored", size(how) * 2, how, from_snapshot(&snapshot.snapshot_id)).await.unwrap();
+        let restored = one
+            .create_from("restored", size(how) * 2, how, from_snapshot(&snapshot.snapshot_id))
+            .await
+            .unwrap();
         for (copy, expected) in [(&restored, "before"), (&clone, "after")] {
             let seen = one.attach_all(&mut controller, copy, "pod", how, false).await.unwrap();
             assert_eq!(read(&seen.join("file")), expected.as_bytes(), "{mkfs}");
@@ -50,7 +53,8 @@ async fn snapshots_clones_and_restores_hold_what_their_source_held() {
         one.detach_all(&mut controller, id, "pod").await.unwrap();
         // The snapshot outlives its volume.
         one.delete(id).await.unwrap();
-        let again = one.create_from("again", size(how), how, from_snapshot(&snapshot.snapshot_id)).await.unwrap();
+        let again =
+            one.create_from("again", size(how), how, from_snapshot(&snapshot.snapshot_id)).await.unwrap();
         one.delete_snapshot(&snapshot.snapshot_id).await.unwrap();
         let seen = one.attach_all(&mut controller, &again, "pod", how, false).await.unwrap();
         assert_eq!(read(&seen.join("file")), b"before");
@@ -79,7 +83,8 @@ fn stamp(directories: [&Path; 2], stop: &AtomicBool) -> u64 {
 
 fn stamps(directory: &Path) -> u64 {
     let bytes = read(&directory.join("stamps"));
-    let numbers: Vec<u64> = bytes.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap())).collect();
+    let numbers: Vec<u64> =
+        bytes.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap())).collect();
     // A hole at the end is a file that was made longer and not written yet.
     let written = numbers.iter().take_while(|number| **number != 0).count();
     assert!(numbers[..written].iter().copied().eq(1..=written as u64), "stamps are missing in the middle");
@@ -93,7 +98,7 @@ async fn a_group_taken_under_a_running_writer_is_of_one_moment() {
         return;
     }
     let how = RWO.fs("xfs");
-    let world = World::on_filesystem("mkfs.xfs", 4 << 30);
+    let world = World::on_filesystem(BOWLINE, "mkfs.xfs", 4 << 30);
     let daemon = world.up(&[]);
     let mut one = Driver::connect(&world, &daemon).await;
     let mut controller = one.clone();
@@ -124,7 +129,11 @@ async fn a_group_taken_under_a_running_writer_is_of_one_moment() {
     for group in &groups {
         let mut counts = vec![];
         for volume in &volumes {
-            let of = group.snapshots.iter().find(|snapshot| snapshot.source_volume_id == volume.volume_id).unwrap();
+            let of = group
+                .snapshots
+                .iter()
+                .find(|snapshot| snapshot.source_volume_id == volume.volume_id)
+                .unwrap();
             let name = format!("copy-{}", of.snapshot_id);
             let copy = one.create_from(&name, size(how), how, from_snapshot(&of.snapshot_id)).await.unwrap();
             let seen = one.attach_all(&mut controller, &copy, "pod", how, false).await.unwrap();
@@ -159,7 +168,7 @@ async fn a_grown_filesystem_keeps_its_files_and_has_the_room() {
         return;
     }
     let how = RWO.fs("xfs");
-    let world = World::new();
+    let world = World::new(BOWLINE);
     let daemon = world.up(&[]);
     let mut one = Driver::connect(&world, &daemon).await;
     let mut controller = one.clone();
@@ -181,14 +190,15 @@ async fn blocks_are_kept_byte_for_byte() {
     if !can_mount("block contents") {
         return;
     }
-    let world = World::new();
+    let world = World::new(BOWLINE);
     let daemon = world.up(&[]);
     let mut one = Driver::connect(&world, &daemon).await;
     let mut controller = one.clone();
     let volume = one.create("raw", 8 * MIB, BLOCK).await.unwrap();
     let id = &volume.volume_id;
     let seen = one.attach_all(&mut controller, &volume, "pod", BLOCK, false).await.unwrap();
-    let pattern: Vec<u8> = (0..8_u64 << 20).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+    let pattern: Vec<u8> =
+        (0..8_u64 << 20).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
     let device = fs::OpenOptions::new().write(true).open(&seen).unwrap();
     device.write_all_at(&pattern, 0).unwrap();
     device.sync_all().unwrap();

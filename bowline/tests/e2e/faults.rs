@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tonic::{Code, Request, Status};
 
-use crate::can_mount;
-use crate::daemon::{Daemon, World, mounts_below, read, run, wait_until};
-use crate::driver::{BLOCK, Driver, MIB, RWO, refusal, text};
+use crate::{BOWLINE, can_mount, read};
+use bowline_testkit::driver::{BLOCK, Driver, MIB, RWO, refusal, text};
+use bowline_testkit::world::{Daemon, World, mounts_below, run, wait_until};
 
 struct Scene {
     world: World,
@@ -18,7 +18,7 @@ struct Scene {
 }
 
 async fn scene() -> Scene {
-    let world = World::new();
+    let world = World::new(BOWLINE);
     let daemon = world.up(&[]);
     let one = Driver::connect(&world, &daemon).await;
     Scene { world, daemon, one }
@@ -49,20 +49,28 @@ async fn two_publishes_at_once_give_one_context_and_two_nodes_one_winner() {
     let mut scene = scene().await;
     let volume = scene.one.create("raced", 8 * MIB, BLOCK).await.unwrap();
     let (mut left, mut right) = (scene.one.clone(), scene.one.clone());
-    let (first, second) =
-        tokio::join!(left.publish(&volume, "worker-1", BLOCK, false), right.publish(&volume, "worker-1", BLOCK, false));
-    let contexts: Vec<_> = [first, second].into_iter().filter_map(|answer| match answer {
-        Ok(context) => Some(context),
-        Err(status) => {
-            assert_eq!(status.code(), Code::Aborted, "{status}");
-            None
-        }
-    }).collect();
+    let (first, second) = tokio::join!(
+        left.publish(&volume, "worker-1", BLOCK, false),
+        right.publish(&volume, "worker-1", BLOCK, false)
+    );
+    let contexts: Vec<_> = [first, second]
+        .into_iter()
+        .filter_map(|answer| match answer {
+            Ok(context) => Some(context),
+            Err(status) => {
+                assert_eq!(status.code(), Code::Aborted, "{status}");
+                None
+            }
+        })
+        .collect();
     assert!(!contexts.is_empty() && contexts.iter().all(|context| *context == contexts[0]));
     scene.one.unpublish(&volume.volume_id, "worker-1").await.unwrap();
-    let (one, two) =
-        tokio::join!(left.publish(&volume, "worker-1", BLOCK, false), right.publish(&volume, "worker-2", BLOCK, false));
-    let refused: Vec<Code> = [one, two].into_iter().filter_map(|answer| answer.err().map(|status| status.code())).collect();
+    let (one, two) = tokio::join!(
+        left.publish(&volume, "worker-1", BLOCK, false),
+        right.publish(&volume, "worker-2", BLOCK, false)
+    );
+    let refused: Vec<Code> =
+        [one, two].into_iter().filter_map(|answer| answer.err().map(|status| status.code())).collect();
     assert_eq!(refused, [Code::FailedPrecondition]);
 }
 
@@ -87,7 +95,12 @@ async fn what_is_in_use_is_neither_deleted_nor_unstaged() {
 async fn an_unpublish_of_what_is_not_there_is_done() {
     let mut scene = scene().await;
     let volume = scene.one.create("quiet", 8 * MIB, BLOCK).await.unwrap();
-    for (volume, node) in [("nothing", "worker-1"), (&volume.volume_id, "worker-2"), (&volume.volume_id, "nobody"), (&volume.volume_id, "")] {
+    for (volume, node) in [
+        ("nothing", "worker-1"),
+        (&volume.volume_id, "worker-2"),
+        (&volume.volume_id, "nobody"),
+        (&volume.volume_id, ""),
+    ] {
         scene.one.unpublish(volume, node).await.unwrap_or_else(|status| panic!("{volume} {node}: {status}"));
     }
     assert_eq!(refusal(scene.one.publish(&volume, "nobody", BLOCK, false).await).0, Code::NotFound);
@@ -144,7 +157,7 @@ async fn after_a_reboot_it_is_staged_again_whatever_its_device_is_called_now() {
     for at in mounts {
         run("umount", [at]);
     }
-    for line in crate::daemon::loops_below(&inside) {
+    for line in bowline_testkit::world::loops_below(&inside) {
         run("losetup", ["-d", line.split(' ').next().unwrap()]);
     }
     // And another disk takes the name that the device had.
@@ -157,7 +170,7 @@ async fn after_a_reboot_it_is_staged_again_whatever_its_device_is_called_now() {
     let mut controller = scene.one.clone();
     let again = scene.one.attach_all(&mut controller, &volume, "pod", RWO, false).await.unwrap();
     assert_eq!((again.clone(), read(&again.join("file"))), (seen, b"content".to_vec()));
-    for line in crate::daemon::loops_below(&text(&decoy)) {
+    for line in bowline_testkit::world::loops_below(&text(&decoy)) {
         run("losetup", ["-d", line.split(' ').next().unwrap()]);
     }
     put_away(&mut scene, &volume).await;
@@ -173,7 +186,11 @@ async fn mounts_survive_a_death_and_a_stop_of_the_driver_under_load() {
     for round in 0..4 {
         fs::write(seen.join(format!("round-{round}")), vec![round; 1 << 20]).unwrap();
         let Scene { world, daemon, .. } = scene;
-        if round % 2 == 0 { daemon.kill() } else { daemon.stop() }
+        if round % 2 == 0 {
+            daemon.kill()
+        } else {
+            daemon.stop()
+        }
         fs::write(seen.join("while-away"), [round]).unwrap();
         let daemon = world.up(&[]);
         let one = Driver::connect(&world, &daemon).await;
@@ -192,7 +209,7 @@ async fn a_target_that_cannot_remember_the_end_of_a_grant_keeps_it() {
     if !can_mount("target that cannot be written") {
         return;
     }
-    let world = World::on_filesystem("mkfs.ext4", 512 << 20);
+    let world = World::on_filesystem(BOWLINE, "mkfs.ext4", 512 << 20);
     let daemon = world.up(&[]);
     let mut one = Driver::connect(&world, &daemon).await;
     let volume = one.create("stuck", 8 * MIB, BLOCK).await.unwrap();
@@ -227,7 +244,7 @@ async fn a_full_target_says_so_and_keeps_nothing() {
     if !can_mount("full target") {
         return;
     }
-    let world = World::on_filesystem("mkfs.ext4", 256 << 20);
+    let world = World::on_filesystem(BOWLINE, "mkfs.ext4", 256 << 20);
     let daemon = world.up(&[]);
     let mut one = Driver::connect(&world, &daemon).await;
     let before = used(&world);
@@ -256,7 +273,11 @@ async fn a_full_target_says_so_and_keeps_nothing() {
 }
 
 fn used(world: &World) -> u64 {
-    let output = std::process::Command::new("df").args(["-B1", "--output=used"]).arg(world.path("data")).output().unwrap();
+    let output = std::process::Command::new("df")
+        .args(["-B1", "--output=used"])
+        .arg(world.path("data"))
+        .output()
+        .unwrap();
     String::from_utf8(output.stdout).unwrap().lines().nth(1).unwrap().trim().parse().unwrap()
 }
 
@@ -289,7 +310,13 @@ async fn damaged_staging_records_never_lead_to_the_wrong_volume() {
     if !can_mount("staging metadata") {
         return;
     }
-    for damage in ["", "{", "{\"version\":999,\"record\":{}}", "\0\0\0\0", "{\"version\":1,\"record\":{\"volume\":\"another\"}}"] {
+    for damage in [
+        "",
+        "{",
+        "{\"version\":999,\"record\":{}}",
+        "\0\0\0\0",
+        "{\"version\":1,\"record\":{\"volume\":\"another\"}}",
+    ] {
         let mut scene = scene().await;
         let (volume, seen) = attached(&mut scene, "damaged").await;
         let records = staging_records(&scene.world);
@@ -303,7 +330,11 @@ async fn damaged_staging_records_never_lead_to_the_wrong_volume() {
         }
         assert_eq!(read(&seen.join("file")), b"content", "{damage:?}");
         fs::remove_file(&records[0]).ok();
-        scene.one.attach_all(&mut controller, &volume, "pod", RWO, false).await.expect("a missing record is derived");
+        scene
+            .one
+            .attach_all(&mut controller, &volume, "pod", RWO, false)
+            .await
+            .expect("a missing record is derived");
         put_away(&mut scene, &volume).await;
     }
 }
@@ -338,7 +369,12 @@ async fn paths_and_ids_that_lead_elsewhere_are_refused() {
     let outside = scene.world.path("outside");
     fs::create_dir(&outside).unwrap();
     symlink(&outside, scene.world.path("pods").join("link")).unwrap();
-    for target in ["relative", "/a/../b", &text(&scene.world.path("pods").join("link")), &text(&scene.world.path("pods").join("link/x"))] {
+    for target in [
+        "relative",
+        "/a/../b",
+        &text(&scene.world.path("pods").join("link")),
+        &text(&scene.world.path("pods").join("link/x")),
+    ] {
         let request = wire::NodePublishVolumeRequest {
             volume_id: volume.volume_id.clone(),
             publish_context: context.clone(),
@@ -348,7 +384,10 @@ async fn paths_and_ids_that_lead_elsewhere_are_refused() {
             ..Default::default()
         };
         let status = scene.one.local.node_publish_volume(request).await.unwrap_err();
-        assert!(matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition), "{target}: {status}");
+        assert!(
+            matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition),
+            "{target}: {status}"
+        );
     }
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     fs::remove_file(scene.world.path("pods").join("link")).unwrap();
@@ -363,7 +402,10 @@ async fn what_is_too_large_or_impossible_is_refused_and_secrets_are_not_told() {
     for bytes in [-1, i64::MIN] {
         assert_eq!(refusal(scene.one.create("negative", bytes, BLOCK).await).0, Code::InvalidArgument);
     }
-    assert!(matches!(refusal(scene.one.create("endless", i64::MAX, BLOCK).await).0, Code::OutOfRange | Code::ResourceExhausted));
+    assert!(matches!(
+        refusal(scene.one.create("endless", i64::MAX, BLOCK).await).0,
+        Code::OutOfRange | Code::ResourceExhausted
+    ));
     let secret = "s3cr3t-of-the-test";
     let request = wire::CreateVolumeRequest {
         name: "secret".to_owned(),
@@ -381,7 +423,18 @@ async fn what_is_too_large_or_impossible_is_refused_and_secrets_are_not_told() {
         ..Default::default()
     };
     let status = scene.one.controller.create_volume(giant).await.unwrap_err();
-    assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted | Code::InvalidArgument | Code::Unknown | Code::Unavailable | Code::Cancelled), "{status}");
+    assert!(
+        matches!(
+            status.code(),
+            Code::OutOfRange
+                | Code::ResourceExhausted
+                | Code::InvalidArgument
+                | Code::Unknown
+                | Code::Unavailable
+                | Code::Cancelled
+        ),
+        "{status}"
+    );
     assert!(!scene.world.log("worker-1").contains(secret));
     assert!(scene.daemon.memory() < 256 << 20);
     assert_eq!(scene.one.volumes().await, []);

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::daemon::World;
-use crate::{can_mount, tell};
+use crate::{BOWLINE, can_mount};
+use bowline_testkit::say;
+use bowline_testkit::world::World;
 
 #[test]
 fn csi_sanity_passes_for_mounts_fresh_and_again() {
@@ -24,7 +25,7 @@ fn csi_sanity_passes_for_block_devices_fresh_and_again() {
 
 fn twice(access: &str) {
     // xfs grows while it is mounted with the rights that every test machine has; ext4 needs one more.
-    let world = World::new();
+    let world = World::new(BOWLINE);
     for round in ["fresh", "used"] {
         let daemon = world.up(&["--max-volumes", "24"]);
         let summary = sanity(&world, &daemon.socket, access, round);
@@ -32,7 +33,9 @@ fn twice(access: &str) {
         daemon.stop();
         world.assert_nothing_left();
     }
-    tell(&format!("csi-sanity 5.6.0, {access}: 102 passed, 0 failed, 0 skipped, on fresh data and again on the same"));
+    say(&format!(
+        "csi-sanity 5.6.0, {access}: 102 passed, 0 failed, 0 skipped, on fresh data and again on the same"
+    ));
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
-use crate::daemon::World;
-use crate::driver::{BLOCK, Driver, MIB};
-use crate::{can_mount, tell};
+use crate::{BOWLINE, can_mount};
+use bowline_testkit::driver::{BLOCK, Driver, MIB};
+use bowline_testkit::say;
+use bowline_testkit::world::World;
 
 const CALLERS: usize = 64;
 const VOLUMES: u64 = 50;
@@ -32,7 +33,10 @@ struct Tally {
 
 /// What each call may answer beside OK; everything else is a fault.
 fn is_legal(call: &str, code: Code) -> bool {
-    use Code::{Aborted, AlreadyExists, DeadlineExceeded, FailedPrecondition, NotFound, ResourceExhausted, Unavailable};
+    use Code::{
+        Aborted, AlreadyExists, DeadlineExceeded, FailedPrecondition, NotFound, ResourceExhausted,
+        Unavailable,
+    };
     let waits = matches!(code, Aborted | DeadlineExceeded | Unavailable);
     waits
         || match call {
@@ -47,7 +51,11 @@ fn is_legal(call: &str, code: Code) -> bool {
         }
 }
 
-async fn call(one: &mut Driver, dice: &mut Dice, known: &Mutex<BTreeMap<u64, bowline_csi::wire::Volume>>) -> (&'static str, Result<(), Status>) {
+async fn call(
+    one: &mut Driver,
+    dice: &mut Dice,
+    known: &Mutex<BTreeMap<u64, bowline_csi::wire::Volume>>,
+) -> (&'static str, Result<(), Status>) {
     let number = dice.roll(VOLUMES);
     let volume = known.lock().unwrap().get(&number).cloned();
     let what = dice.roll(12);
@@ -78,7 +86,10 @@ async fn call(one: &mut Driver, dice: &mut Dice, known: &Mutex<BTreeMap<u64, bow
             Ok(snapshot) => ("delete snapshot", one.delete_snapshot(&snapshot.snapshot_id).await),
         },
         10 => ("grow", one.grow(&id, (4 + dice.roll(4) as i64) * MIB).await.map(drop)),
-        _ => ("list", { one.volumes().await; Ok(()) }),
+        _ => ("list", {
+            one.volumes().await;
+            Ok(())
+        }),
     }
 }
 
@@ -86,7 +97,7 @@ async fn call(one: &mut Driver, dice: &mut Dice, known: &Mutex<BTreeMap<u64, bow
 async fn unstage(one: &mut Driver, id: &str) -> Result<(), Status> {
     let request = bowline_csi::wire::NodeUnstageVolumeRequest {
         volume_id: id.to_owned(),
-        staging_target_path: crate::driver::text(&one.staging(id)),
+        staging_target_path: bowline_testkit::driver::text(&one.staging(id)),
     };
     one.local.node_unstage_volume(request).await.map(drop)
 }
@@ -97,7 +108,7 @@ async fn sixty_four_callers_get_only_legal_answers() {
         return;
     }
     let seconds = std::env::var("BOWLINE_SOAK_SECONDS").map_or(120, |text| text.parse().unwrap());
-    let world = World::new();
+    let world = World::new(BOWLINE);
     let daemon = world.up(&[]);
     let one = Driver::connect(&world, &daemon).await;
     let known = Arc::new(Mutex::new(BTreeMap::new()));
@@ -132,17 +143,24 @@ async fn sixty_four_callers_get_only_legal_answers() {
     let tally = std::mem::take(&mut *tally.lock().unwrap());
     assert_eq!(tally.illegal, BTreeSet::new());
     // Twice as long must not mean noticeably more; allocators breathe.
-    assert!(memory_now < memory_then + memory_then / 4 + (16 << 20), "memory grew from {memory_then} to {memory_now} bytes");
+    assert!(
+        memory_now < memory_then + memory_then / 4 + (16 << 20),
+        "memory grew from {memory_then} to {memory_now} bytes"
+    );
     calm_down(one.clone()).await;
     let calls: u64 = tally.codes.values().sum();
-    let answered = tally.codes.iter().filter(|(what, _)| what.ends_with(" Ok")).map(|(_, count)| count).sum::<u64>();
+    let answered =
+        tally.codes.iter().filter(|(what, _)| what.ends_with(" Ok")).map(|(_, count)| count).sum::<u64>();
     assert!(answered * 5 > calls, "hardly anything was done: {:?}", tally.codes);
     daemon.stop();
     for entry in std::fs::read_dir(world.path("stage")).unwrap() {
         std::fs::remove_dir(entry.unwrap().path()).unwrap();
     }
     world.assert_nothing_left();
-    tell(&format!("soak: {CALLERS} callers on {VOLUMES} volumes for {seconds} s: {calls} calls, only legal answers, memory {} MB", memory_now >> 20));
+    say(&format!(
+        "soak: {CALLERS} callers on {VOLUMES} volumes for {seconds} s: {calls} calls, only legal answers, memory {} MB",
+        memory_now >> 20
+    ));
 }
 
 async fn calm_down(mut one: Driver) {

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tonic::{Code, Status};
 
-use crate::daemon::{Daemon, PATIENCE, World, read};
-use crate::driver::{Driver, How, MIB, RWO, from_snapshot, from_volume};
-use crate::{can_mount, tell};
+use crate::{BOWLINE, can_mount, read};
+use bowline_testkit::driver::{Driver, How, MIB, RWO, from_snapshot, from_volume};
+use bowline_testkit::say;
+use bowline_testkit::world::{Daemon, PATIENCE, World};
 
 /// What a volume goes through. The order is that of the life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,7 +101,8 @@ async fn step(step: Step, one: &mut Driver, known: &mut Known) -> Result<(), Sta
                 source_volume_ids: vec![id],
                 ..Default::default()
             };
-            let group = one.groups.create_volume_group_snapshot(request).await?.into_inner().group_snapshot.unwrap();
+            let group =
+                one.groups.create_volume_group_snapshot(request).await?.into_inner().group_snapshot.unwrap();
             let members = group.snapshots.into_iter().map(|snapshot| snapshot.snapshot_id).collect();
             known.group = (group.group_snapshot_id, members);
         }
@@ -127,7 +129,11 @@ async fn step(step: Step, one: &mut Driver, known: &mut Known) -> Result<(), Sta
         Step::Unpublish => one.unpublish(&id, "worker-1").await?,
         Step::DeleteGroup => {
             let (group_snapshot_id, snapshot_ids) = known.group.clone();
-            let request = wire::DeleteVolumeGroupSnapshotRequest { group_snapshot_id, snapshot_ids, ..Default::default() };
+            let request = wire::DeleteVolumeGroupSnapshotRequest {
+                group_snapshot_id,
+                snapshot_ids,
+                ..Default::default()
+            };
             one.groups.delete_volume_group_snapshot(request).await?;
         }
         Step::DeleteSnapshot => one.delete_snapshot(&known.snapshot).await?,
@@ -145,7 +151,10 @@ async fn insist(which: Step, one: &mut Driver, known: &mut Known, world: &World)
     let begun = Instant::now();
     loop {
         let Err(status) = step(which, one, known).await else { return };
-        let again = matches!(status.code(), Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
+        let again = matches!(
+            status.code(),
+            Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled
+        );
         assert!(again && begun.elapsed() < PATIENCE, "{which:?}: {status}\n{}", world.log("worker-1"));
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
@@ -153,7 +162,7 @@ async fn insist(which: Step, one: &mut Driver, known: &mut Known, world: &World)
 
 /// One life with one death: in the step `at`, at the point after `skip` others. The point's name, if it came to that.
 async fn live(at: Step, skip: usize) -> Option<String> {
-    let world = World::on_filesystem("mkfs.xfs", 2 << 30);
+    let world = World::on_filesystem(BOWLINE, "mkfs.xfs", 2 << 30);
     let mut daemon = world.up(&[]);
     let mut one = Driver::connect(&world, &daemon).await;
     let mut known = Known::default();
@@ -302,5 +311,9 @@ fn a_volume_survives_a_death_at_every_point_of_its_life() {
     let unexplained: Vec<_> = unswept.iter().filter(|point| !elsewhere.contains(*point)).collect();
     assert_eq!(unexplained, [""; 0], "points where nobody died");
     let total: usize = deaths.values().sum();
-    tell(&format!("deaths of the real process survived: {total} in {} steps of a volume's life, at {} points", Step::ALL.len(), survived.len()));
+    say(&format!(
+        "deaths of the real process survived: {total} in {} steps of a volume's life, at {} points",
+        Step::ALL.len(),
+        survived.len()
+    ));
 }

@@ -5,9 +5,9 @@ use std::fs;
 use std::io::Write;
 use tonic::Code;
 
-use crate::can_mount;
-use crate::daemon::{Daemon, World, read};
-use crate::driver::{BLOCK, Driver, MIB, RWO, refusal};
+use crate::{BOWLINE, can_mount, read};
+use bowline_testkit::driver::{BLOCK, Driver, MIB, RWO, refusal};
+use bowline_testkit::world::{Daemon, World};
 
 struct Pair {
     world: World,
@@ -17,7 +17,7 @@ struct Pair {
 }
 
 async fn pair() -> Pair {
-    let world = World::new();
+    let world = World::new(BOWLINE);
     let daemons = [world.up(&[]), world.node("worker-2")];
     let one = Driver::connect(&world, &daemons[0]).await;
     let two = Driver::connect(&world, &daemons[1]).await;

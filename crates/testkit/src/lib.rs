@@ -3,6 +3,8 @@
 //! [`SimTarget`] is a whole target in memory; it notes every moment at which two nodes could reach a volume in modes that do not
 //! admit each other. [`FaultyStore`] and [`FaultyTarget`] stand in front of real ones and let a [`Fate`] decide, step by step,
 //! what becomes of each call: it goes through, it is lost, its answer is lost, it takes long, or the process dies there.
+//!
+//! [`world`] starts, ends and restarts the real process, and [`driver`] calls it as an orchestrator would.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,11 +14,13 @@
 )]
 
 mod clock;
+pub mod driver;
 mod fate;
 mod faulty;
 mod sim;
 mod summary;
 mod wish;
+pub mod world;
 
 pub use clock::TestClock;
 pub use fate::{Fate, Luck, Step};

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -13,12 +13,16 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One directory in which everything of a test lies: data, sockets, staging and pods' directories.
 pub struct World {
+    /// The directory.
     pub dir: TempDir,
+    binary: PathBuf,
 }
 
 impl World {
-    pub fn new() -> Self {
-        let world = Self { dir: tempfile::Builder::new().prefix("bowline-e2e-").tempdir().unwrap() };
+    /// An empty world for a built `bowline`.
+    pub fn new(binary: impl Into<PathBuf>) -> Self {
+        let dir = tempfile::Builder::new().prefix("bowline-world-").tempdir().unwrap();
+        let world = Self { dir, binary: binary.into() };
         for name in ["data", "stage", "pods", "failpoints"] {
             fs::create_dir(world.path(name)).unwrap();
         }
@@ -26,16 +30,17 @@ impl World {
     }
 
     /// A world whose volumes lie on a filesystem of its own.
-    pub fn on_filesystem(mkfs: &str, size: u64) -> Self {
-        let world = Self::new();
+    pub fn on_filesystem(binary: impl Into<PathBuf>, mkfs: &str, size: u64) -> Self {
+        let world = Self::new(binary);
         let image = world.path("disk.img");
         fs::File::create(&image).unwrap().set_len(size).unwrap();
         run(mkfs, ["-q".as_ref(), image.as_os_str()]);
-        let options: [&OsStr; 4] = ["-o".as_ref(), "loop".as_ref(), image.as_os_str(), world.path("data").into_os_string().leak()];
-        run("mount", options);
+        let data = world.path("data");
+        run("mount", ["-o".as_ref(), "loop".as_ref(), image.as_os_str(), data.as_os_str()]);
         world
     }
 
+    /// A path in this world.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -56,8 +61,9 @@ impl World {
         let notify = UnixDatagram::bind(&ready).unwrap();
         notify.set_read_timeout(Some(PATIENCE)).unwrap();
         let socket = self.path(&format!("{node}.sock"));
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.path(&format!("{node}.log"))).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_bowline"))
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(self.path(&format!("{node}.log"))).unwrap();
+        let child = Command::new(&self.binary)
             .arg(command)
             .args(["--data".as_ref(), self.path("data").as_os_str()])
             .args(["--csi", &format!("unix://{}", socket.display()), "--node", node])
@@ -73,7 +79,9 @@ impl World {
         let mut daemon = Daemon { child: Some(child), socket, node: node.to_owned() };
         let mut message = [0; 256];
         loop {
-            let said = notify.recv(&mut message).map(|bytes| String::from_utf8_lossy(&message[..bytes]).into_owned());
+            let said = notify
+                .recv(&mut message)
+                .map(|bytes| String::from_utf8_lossy(&message[..bytes]).into_owned());
             match said {
                 Ok(said) if said.contains("READY=1") => return daemon,
                 Ok(_) => {}
@@ -95,10 +103,14 @@ impl World {
     /// Nothing of this world is mounted or attached: to be called when everything was taken down.
     pub fn assert_nothing_left(&self) {
         let inside = self.dir.path().to_str().unwrap();
-        assert_eq!(mounts_below(inside).iter().filter(|at| **at != format!("{inside}/data")).collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(
+            mounts_below(inside).iter().filter(|at| **at != format!("{inside}/data")).collect::<Vec<_>>(),
+            [""; 0]
+        );
         assert_eq!(loops_below(&format!("{inside}/data/")), [""; 0]);
         for place in ["stage", "pods"] {
-            let left: Vec<_> = fs::read_dir(self.path(place)).unwrap().map(|entry| entry.unwrap().path()).collect();
+            let left: Vec<_> =
+                fs::read_dir(self.path(place)).unwrap().map(|entry| entry.unwrap().path()).collect();
             assert_eq!(left, [PathBuf::new(); 0], "left in {place}");
         }
     }
@@ -124,11 +136,14 @@ impl Drop for World {
 /// A running process of Bowline.
 pub struct Daemon {
     child: Option<Child>,
+    /// Where it listens for CSI calls.
     pub socket: PathBuf,
+    /// The node it is.
     pub node: String,
 }
 
 impl Daemon {
+    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
@@ -177,6 +192,7 @@ pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Runs a program that must succeed.
 pub fn run<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let output = Command::new(program).args(arguments).env("PATH", path).output().unwrap();
@@ -201,11 +217,7 @@ fn loops(inside: &str) -> Vec<(String, String)> {
     backed.filter(|(_, file)| file.starts_with(inside)).collect()
 }
 
+/// The same, in words.
 pub fn loops_below(inside: &str) -> Vec<String> {
     loops(inside).into_iter().map(|(device, file)| format!("{device} {file}")).collect()
-}
-
-/// Bytes of a file as a person would look at them.
-pub fn read(path: &Path) -> Vec<u8> {
-    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -13,30 +13,41 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Uri};
 use tonic::{Code, Status};
 
-use crate::daemon::{Daemon, World};
+use crate::world::{Daemon, World};
 
+/// A MiB.
 pub const MIB: i64 = 1 << 20;
 
 /// How a volume is used in a test.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
+    /// By whom at once.
     pub mode: Mode,
+    /// As a raw device.
     pub block: bool,
+    /// With which filesystem; the driver chooses if empty.
     pub fs: &'static str,
 }
 
+/// A filesystem that one node writes.
 pub const RWO: How = How { mode: Mode::SingleNodeWriter, block: false, fs: "ext4" };
+/// A raw device that one node writes.
 pub const BLOCK: How = How { mode: Mode::SingleNodeWriter, block: true, fs: "" };
 
 impl How {
+    /// The same for other nodes and workloads.
+    #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    pub fn fs(self, fs: &'static str) -> Self {
+    /// The same with another filesystem.
+    #[must_use]
+    pub const fn fs(self, fs: &'static str) -> Self {
         Self { fs, ..self }
     }
 
+    /// As CSI says it.
     pub fn capability(self) -> wire::VolumeCapability {
         let access_type = if self.block {
             AccessType::Block(BlockVolume {})
@@ -51,9 +62,13 @@ impl How {
 /// A connection to one process.
 #[derive(Clone)]
 pub struct Driver {
+    /// The node it is connected to.
     pub node: String,
+    /// The controller's calls.
     pub controller: ControllerClient<Channel>,
+    /// The group controller's calls.
     pub groups: GroupControllerClient<Channel>,
+    /// The node's calls.
     pub local: NodeClient<Channel>,
     stage: PathBuf,
     pods: PathBuf,
@@ -62,6 +77,7 @@ pub struct Driver {
 type Answer<T> = Result<T, Status>;
 
 impl Driver {
+    /// Connects to a process; it may be started later.
     pub async fn connect(world: &World, daemon: &Daemon) -> Self {
         let socket = daemon.socket.clone();
         let connector = tower::service_fn(move |_: Uri| {
@@ -79,18 +95,22 @@ impl Driver {
         }
     }
 
+    /// Where a volume is staged.
     pub fn staging(&self, volume: &str) -> PathBuf {
         self.stage.join(format!("{}-{volume}", self.node))
     }
 
+    /// Where a pod sees a volume.
     pub fn target(&self, volume: &str, pod: &str) -> PathBuf {
         self.pods.join(format!("{}-{pod}-{volume}", self.node))
     }
 
+    /// `CreateVolume`.
     pub async fn create(&mut self, name: &str, bytes: i64, how: How) -> Answer<wire::Volume> {
         self.create_from(name, bytes, how, None).await
     }
 
+    /// `CreateVolume` with a source.
     pub async fn create_from(
         &mut self,
         name: &str,
@@ -108,11 +128,13 @@ impl Driver {
         Ok(self.controller.create_volume(request).await?.into_inner().volume.unwrap())
     }
 
+    /// `DeleteVolume`.
     pub async fn delete(&mut self, volume: &str) -> Answer<()> {
         let request = wire::DeleteVolumeRequest { volume_id: volume.to_owned(), ..Default::default() };
         self.controller.delete_volume(request).await.map(drop)
     }
 
+    /// `ControllerPublishVolume`.
     pub async fn publish(
         &mut self,
         volume: &wire::Volume,
@@ -131,6 +153,7 @@ impl Driver {
         Ok(self.controller.controller_publish_volume(request).await?.into_inner().publish_context)
     }
 
+    /// `ControllerUnpublishVolume`.
     pub async fn unpublish(&mut self, volume: &str, node: &str) -> Answer<()> {
         let request = wire::ControllerUnpublishVolumeRequest {
             volume_id: volume.to_owned(),
@@ -140,6 +163,7 @@ impl Driver {
         self.controller.controller_unpublish_volume(request).await.map(drop)
     }
 
+    /// `NodeStageVolume`.
     pub async fn stage(
         &mut self,
         volume: &wire::Volume,
@@ -160,6 +184,7 @@ impl Driver {
         self.local.node_stage_volume(request).await.map(drop)
     }
 
+    /// `NodeUnstageVolume`.
     pub async fn unstage(&mut self, volume: &str) -> Answer<()> {
         let staging = self.staging(volume);
         let request = wire::NodeUnstageVolumeRequest {
@@ -169,11 +194,14 @@ impl Driver {
         self.local.node_unstage_volume(request).await?;
         // As the kubelet does afterwards; only ever an empty directory.
         match std::fs::remove_dir(&staging) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", staging.display()),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                panic!("{}: {error}", staging.display())
+            }
             _ => Ok(()),
         }
     }
 
+    /// `NodePublishVolume`.
     pub async fn expose(
         &mut self,
         volume: &wire::Volume,
@@ -197,6 +225,7 @@ impl Driver {
         Ok(target)
     }
 
+    /// `NodeUnpublishVolume`.
     pub async fn hide(&mut self, volume: &str, pod: &str) -> Answer<()> {
         let request = wire::NodeUnpublishVolumeRequest {
             volume_id: volume.to_owned(),
@@ -205,6 +234,7 @@ impl Driver {
         self.local.node_unpublish_volume(request).await.map(drop)
     }
 
+    /// `CreateSnapshot`.
     pub async fn snapshot(&mut self, name: &str, volume: &str) -> Answer<wire::Snapshot> {
         let request = wire::CreateSnapshotRequest {
             name: name.to_owned(),
@@ -214,11 +244,13 @@ impl Driver {
         Ok(self.controller.create_snapshot(request).await?.into_inner().snapshot.unwrap())
     }
 
+    /// `DeleteSnapshot`.
     pub async fn delete_snapshot(&mut self, snapshot: &str) -> Answer<()> {
         let request = wire::DeleteSnapshotRequest { snapshot_id: snapshot.to_owned(), ..Default::default() };
         self.controller.delete_snapshot(request).await.map(drop)
     }
 
+    /// `ControllerExpandVolume`.
     pub async fn grow(&mut self, volume: &str, bytes: i64) -> Answer<i64> {
         let request = wire::ControllerExpandVolumeRequest {
             volume_id: volume.to_owned(),
@@ -228,6 +260,7 @@ impl Driver {
         Ok(self.controller.controller_expand_volume(request).await?.into_inner().capacity_bytes)
     }
 
+    /// `NodeExpandVolume`.
     pub async fn grow_here(&mut self, volume: &str, pod: &str, bytes: i64) -> Answer<i64> {
         let request = wire::NodeExpandVolumeRequest {
             volume_id: volume.to_owned(),
@@ -274,6 +307,7 @@ impl Driver {
         }
     }
 
+    /// Every snapshot there is.
     pub async fn snapshots(&mut self) -> Vec<wire::Snapshot> {
         let request = wire::ListSnapshotsRequest::default();
         let page = self.controller.list_snapshots(request).await.unwrap().into_inner();
@@ -281,6 +315,7 @@ impl Driver {
     }
 }
 
+/// A path as a request wants it.
 pub fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
@@ -291,11 +326,13 @@ pub fn refusal<T: std::fmt::Debug>(answer: Answer<T>) -> (Code, String) {
     (status.code(), status.message().to_owned())
 }
 
+/// To be made from a snapshot.
 pub fn from_snapshot(id: &str) -> Option<wire::volume_content_source::Type> {
     let source = wire::volume_content_source::SnapshotSource { snapshot_id: id.to_owned() };
     Some(wire::volume_content_source::Type::Snapshot(source))
 }
 
+/// To be made from a volume.
 pub fn from_volume(id: &str) -> Option<wire::volume_content_source::Type> {
     let source = wire::volume_content_source::VolumeSource { volume_id: id.to_owned() };
     Some(wire::volume_content_source::Type::Volume(source))
