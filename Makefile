@@ -53,6 +53,7 @@ fuzz: setup ## The fuzz targets for much longer: make fuzz RUNS=100000000
 
 .PHONY: bench
 bench: setup ## What things cost, as ratios: prints the table of docs/benchmarks.md
+	cargo build --release --locked -p bowline
 	cargo run --release --locked -p xtask -- bench
 
 .PHONY: audit

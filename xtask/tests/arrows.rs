@@ -39,7 +39,17 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bowline-testkit", &["bowline-core", "bowline-csi", "bowline-store", "bowline-target"]),
-    ("xtask", &["bowline-core", "bowline-engine", "bowline-store", "bowline-target", "bowline-testkit"]),
+    (
+        "xtask",
+        &[
+            "bowline-core",
+            "bowline-csi",
+            "bowline-engine",
+            "bowline-store",
+            "bowline-target",
+            "bowline-testkit",
+        ],
+    ),
 ];
 
 /// The pure crate may use these and no others: none of them reads a clock, a file or the network.

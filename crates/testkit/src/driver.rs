@@ -64,6 +64,8 @@ impl How {
 pub struct Driver {
     /// The node it is connected to.
     pub node: String,
+    /// The connection.
+    pub channel: Channel,
     /// The controller's calls.
     pub controller: ControllerClient<Channel>,
     /// The group controller's calls.
@@ -89,7 +91,8 @@ impl Driver {
             node: daemon.node.clone(),
             controller: ControllerClient::new(channel.clone()),
             groups: GroupControllerClient::new(channel.clone()),
-            local: NodeClient::new(channel),
+            local: NodeClient::new(channel.clone()),
+            channel,
             stage: world.path("stage"),
             pods: world.path("pods"),
         }

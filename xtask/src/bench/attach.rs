@@ -108,7 +108,7 @@ async fn beside_one_commit() -> Result<Vec<Row>> {
 
 /// A file as the store makes it, opened by redb alone. (A file that redb makes itself is sparse, and a commit that
 /// must also find room for its bytes costs several times as much.)
-async fn bare(directory: &std::path::Path) -> Result<redb::Database> {
+pub(crate) async fn bare(directory: &std::path::Path) -> Result<redb::Database> {
     let store = RedbStore::open(directory)?;
     store.put(&Key::ledger(&volume(0)?), Vec::new(), Expected::Absent).await?;
     drop(store);
@@ -117,7 +117,7 @@ async fn bare(directory: &std::path::Path) -> Result<redb::Database> {
     Ok(redb::Database::open(file.context("the store has a file")?)?)
 }
 
-fn commit(bare: &redb::Database, key: &str, value: &[u8]) -> Result<Duration> {
+pub(crate) fn commit(bare: &redb::Database, key: &str, value: &[u8]) -> Result<Duration> {
     const TABLE: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("bare");
     let begin = Instant::now();
     let transaction = bare.begin_write()?;

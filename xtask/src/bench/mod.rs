@@ -4,6 +4,7 @@
 
 mod attach;
 mod choosing;
+mod driver;
 mod room;
 pub(crate) mod start;
 
@@ -24,6 +25,7 @@ pub(crate) fn run() -> Result<()> {
     let mut rows = choosing::rows();
     rows.extend(attach::rows()?);
     rows.extend(start::rows()?);
+    rows.extend(driver::rows()?);
     println!("| what | measured | beside | ratio | goal |\n|---|---:|---:|---:|---:|");
     let mut missed = 0;
     for Row { what, measured, beside, ratio, goal } in rows {
