@@ -35,7 +35,7 @@ pub enum FreezeError {
         what: &'static str,
         /// Its answer.
         #[source]
-        error: std::io::Error,
+        error: io::Error,
     },
 }
 
