@@ -5,6 +5,7 @@
 
 use crate::ioctl;
 use crate::path::{Place, PlaceError};
+use bowline_failpoint::pass;
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::PathBuf;
@@ -45,8 +46,12 @@ pub struct Frozen {
 pub fn freeze(place: &Place) -> Result<Frozen, FreezeError> {
     let directory = place.open_directory()?;
     let path = place.path().to_owned();
+    pass("host.freeze.before");
     match ioctl::freeze(&directory) {
-        Ok(()) => Ok(Frozen { directory: Some(directory), path }),
+        Ok(()) => {
+            pass("host.freeze.after");
+            Ok(Frozen { directory: Some(directory), path })
+        }
         Err(Errno::BUSY) => Err(FreezeError::Already { path }),
         Err(error) => Err(FreezeError::Kernel { path, what: "frozen", error: error.into() }),
     }
@@ -68,11 +73,14 @@ impl Frozen {
     /// rest all the time, so that is a failure too.
     pub fn thaw(mut self) -> Result<(), FreezeError> {
         let Some(directory) = self.directory.take() else { return Ok(()) };
+        pass("host.thaw.before");
         ioctl::thaw(&directory).map_err(|error| FreezeError::Kernel {
             path: self.path.clone(),
             what: "thawed",
             error: error.into(),
-        })
+        })?;
+        pass("host.thaw.after");
+        Ok(())
     }
 }
 
