@@ -65,11 +65,14 @@ const FILES: &[(Root, &str, &str, &str)] = &[
     (Root::Sys, "kernel/config/nvmet", "the NVMe target", "serving volumes over NVMe/TCP from this machine"),
 ];
 
+/// The bit of the right to grow ext4 while it is mounted.
+pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
+
 /// Bit, name, what it lets us do, what for. The kernel asks for the second one when ext4 is grown (`ext4_resize_begin`).
 const CAPABILITIES: &[(u32, &str, &str, &str)] = &[
     (21, "CAP_SYS_ADMIN", "the right to mount", "mounting volumes"),
     (
-        24,
+        CAP_SYS_RESOURCE,
         "CAP_SYS_RESOURCE",
         "the right to grow ext4 while it is mounted",
         "growing ext4 volumes that are in use",
@@ -122,7 +125,7 @@ impl Host {
         finding("Linux 5.12", "mounting volumes", new_enough.then(|| release.to_owned()), &why)
     }
 
-    fn is_capable(&self, bit: u32) -> bool {
+    pub(crate) fn is_capable(&self, bit: u32) -> bool {
         let status = std::fs::read_to_string(self.roots.proc.join("self/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         let effective = line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or_default();

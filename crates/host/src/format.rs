@@ -21,6 +21,7 @@ use crate::host::Host;
 use crate::signature::{HEAD, Sample, TAIL, signatures};
 use crate::superblock::{Flaw, Found, superblocks};
 pub use bowline_core::{FsType, UnknownFsType};
+use bowline_failpoint::pass;
 use std::fmt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -259,7 +260,9 @@ impl Host {
         // who opens it later: mkfs.btrfs ends with "yes" on a disk that was full.
         let witness = BlockDevice::open(device, Open::Read)?;
         BlockDevice::await_free(device)?;
+        pass("host.make.before");
         self.programs.run(program, &args)?;
+        pass("host.make.after");
         witness.file.sync_all().map_err(|error| DeviceError::io(device, error))?;
         let open = BlockDevice::open(device, Open::ReadAlone)?;
         match read(&open)? {
@@ -282,7 +285,9 @@ impl Host {
             State::Unclear(Unclear::Unknown { .. }) => {}
             state => return Err(MakeError::NotOurs { device: device.to_owned(), state }),
         }
+        pass("host.settle.before");
         erase(device)?;
+        pass("host.settle.after");
         Ok(Settled::Blank)
     }
 }

@@ -8,6 +8,7 @@ use crate::host::Host;
 use crate::ioctl;
 use crate::mountinfo::{MountInfoError, MountTable};
 use crate::path::{Place, PlaceError};
+use bowline_failpoint::pass;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::Errno;
 use std::fs::File;
@@ -50,8 +51,12 @@ pub struct Frozen {
 pub fn freeze(place: &Place) -> Result<Frozen, FreezeError> {
     let directory = place.open_directory()?;
     let path = place.path().to_owned();
+    pass("host.freeze.before");
     match ioctl::freeze(&directory) {
-        Ok(()) => Ok(Frozen { directory: Some(directory), path }),
+        Ok(()) => {
+            pass("host.freeze.after");
+            Ok(Frozen { directory: Some(directory), path })
+        }
         Err(Errno::BUSY) => Err(FreezeError::Already { path }),
         Err(error) => Err(FreezeError::Kernel { path, what: "frozen", error: error.into() }),
     }
@@ -141,11 +146,14 @@ impl Frozen {
     /// rest all the time, so that is a failure too.
     pub fn thaw(mut self) -> Result<(), FreezeError> {
         let Some(directory) = self.directory.take() else { return Ok(()) };
+        pass("host.thaw.before");
         ioctl::thaw(&directory).map_err(|error| FreezeError::Kernel {
             path: self.path.clone(),
             what: "thawed",
             error: error.into(),
-        })
+        })?;
+        pass("host.thaw.after");
+        Ok(())
     }
 }
 

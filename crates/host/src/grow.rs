@@ -3,10 +3,12 @@
 use crate::check::CheckError;
 use crate::command::CommandError;
 use crate::device::{BlockDevice, DeviceError};
+use crate::doctor::CAP_SYS_RESOURCE;
 use crate::format::{FsType, unused};
 use crate::host::Host;
 use crate::mount::Change;
 use crate::path::Place;
+use bowline_failpoint::pass;
 use std::path::Path;
 
 /// Why a filesystem was not grown before it was mounted.
@@ -36,20 +38,35 @@ impl Host {
         // resize2fs wants a filesystem that was checked in full since it was last mounted.
         self.check_fully(device)?;
         BlockDevice::await_free(device)?;
+        pass("host.grow.before");
         self.programs.run("resize2fs", &[device.as_os_str()])?;
+        pass("host.grow.after");
         Ok(Change::Made)
+    }
+
+    /// How many bytes of a device that is not mounted lie behind its filesystem, if they are worth growing it for.
+    pub fn room_to_grow(&self, device: &Path) -> Result<u64, DeviceError> {
+        Ok(Some(unused(device)?).filter(|bytes| *bytes >= WORTHWHILE).unwrap_or_default())
+    }
+
+    /// Whether this process may grow a filesystem while it is mounted: for ext4 the kernel wants CAP_SYS_RESOURCE.
+    pub fn may_grow_mounted(&self, fs: FsType) -> bool {
+        fs != FsType::Ext4 || self.is_capable(CAP_SYS_RESOURCE)
     }
 
     /// Grows the filesystem of a device that is mounted at a place. One that has its size already is left alone.
     pub fn grow(&self, fs: FsType, device: &Path, mounted: &Place) -> Result<(), CommandError> {
         let at = mounted.path().as_os_str();
-        match fs {
+        pass("host.grow.before");
+        let grown = match fs {
             FsType::Ext4 => self.programs.run("resize2fs", &[device.as_os_str()]),
             FsType::Xfs => self.programs.run("xfs_growfs", &[at]),
             FsType::Btrfs => {
                 self.programs.run("btrfs", &["filesystem".as_ref(), "resize".as_ref(), "max".as_ref(), at])
             }
-        }
-        .map(drop)
+        };
+        grown?;
+        pass("host.grow.after");
+        Ok(())
     }
 }

@@ -23,6 +23,7 @@ pub mod loopdev;
 pub mod mount;
 pub mod mountinfo;
 pub mod options;
+mod owner;
 pub mod path;
 pub mod signature;
 mod superblock;

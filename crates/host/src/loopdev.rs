@@ -13,6 +13,7 @@ use crate::host::Host;
 use crate::ioctl::{self, LO_FLAGS_AUTOCLEAR, LO_FLAGS_DIRECT_IO, LO_FLAGS_READ_ONLY, LoopInfo};
 use crate::mountinfo::MountTable;
 use crate::tag::Tag;
+use bowline_failpoint::pass;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use std::fs::File;
@@ -132,8 +133,9 @@ impl Host {
             let number = ioctl::loop_free(&control)
                 .map_err(|error| DeviceError::io(&self.roots.dev.join("loop-control"), error))?;
             let path = self.roots.dev.join(format!("loop{number}"));
+            pass("host.attach.before");
             match configure(&path, &file, tag, read_only) {
-                Ok(()) => {}
+                Ok(()) => pass("host.attach.after"),
                 // Taken by another between the question and the deed.
                 Err(Errno::BUSY) => continue,
                 Err(error) => return Err(DeviceError::io(&path, error).into()),
@@ -225,10 +227,13 @@ impl Host {
             match BlockDevice::open(&device.path, Open::ReadAlone) {
                 // Held open until it is cleared, so nobody mounts it in between.
                 Ok(open) => match ioctl::loop_status(&open.file) {
-                    Ok(info) if still(self.described(&open, &info)) => match ioctl::loop_clear(&open.file) {
-                        Ok(()) | Err(Errno::NXIO) => {}
-                        Err(error) => return Err(DeviceError::io(&device.path, error).into()),
-                    },
+                    Ok(info) if still(self.described(&open, &info)) => {
+                        pass("host.detach.before");
+                        match ioctl::loop_clear(&open.file) {
+                            Ok(()) | Err(Errno::NXIO) => pass("host.detach.after"),
+                            Err(error) => return Err(DeviceError::io(&device.path, error).into()),
+                        }
+                    }
                     Ok(_) | Err(Errno::NXIO) => return Ok(()),
                     Err(error) => return Err(DeviceError::io(&device.path, error).into()),
                 },
@@ -275,7 +280,9 @@ impl Host {
             let (path, found, expected) = (device.path.clone(), now.backing.device, device.backing.device);
             return Err(DeviceError::OtherDevice { device: path, found, expected }.into());
         }
+        pass("host.refresh.before");
         ioctl::loop_set_capacity(&open.file).map_err(fault)?;
+        pass("host.refresh.after");
         Ok(open.size()?)
     }
 }

@@ -14,12 +14,14 @@ use crate::ioctl;
 use crate::mountinfo::{Mount, MountInfoError};
 use crate::options::{self, MountOptions};
 use crate::path::{Kind, Place, PlaceError};
+use bowline_failpoint::pass;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
+    move_mount, open_tree, unmount,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -121,8 +123,11 @@ impl Host {
             return already(place, top, same, wanted, &options.shown());
         }
         place.ensure_directory()?;
+        pass("host.mount.before");
         let mounted = detached_filesystem(device, options)?;
-        attach(&mounted, place)
+        let change = attach(&mounted, place)?;
+        pass("host.mount.after");
+        Ok(change)
     }
 
     /// Makes a directory, usually where a volume is mounted, visible at a second place.
@@ -146,8 +151,11 @@ impl Host {
                 return Err(PlaceError::Kind { path, found, expected: Kind::Directory }.into());
             }
         }
+        pass("host.bind.before");
         let copy = detached_copy(tree, source.path(), read_only, attributes)?;
-        attach(&copy, target)
+        let change = attach(&copy, target)?;
+        pass("host.bind.after");
+        Ok(change)
     }
 
     /// Makes a block device visible as a file: block mode. A read-only one must be so by itself.
@@ -175,8 +183,11 @@ impl Host {
             rustix::fs::Mode::empty(),
         );
         let node = node.map_err(|error| DeviceError::io(device, error))?;
+        pass("host.bind-device.before");
         let copy = detached_copy(node, device, read_only, attributes)?;
-        attach(&copy, target)
+        let change = attach(&copy, target)?;
+        pass("host.bind-device.after");
+        Ok(change)
     }
 
     /// Makes what is mounted at a place read-only, there and only there.
@@ -203,10 +214,11 @@ impl Host {
                 Unmount::Lazily => UnmountFlags::DETACH,
             };
         for _ in 0..layers {
+            pass("host.unmount.before");
             // Through the parent's descriptor: one on the place itself would pin the mount.
             match unmount(place.through_parent(), flags) {
                 // Somebody else unmounted a layer meanwhile; what is left is looked at below.
-                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => pass("host.unmount.after"),
                 Err(error) => {
                     let said = if error == Errno::BUSY { self.users_of_mount(path) } else { String::new() };
                     let path = path.to_owned();
@@ -233,6 +245,14 @@ impl Host {
         mount.device == device
             || (mount.device.major == 0 && self.node_number(Path::new(&mount.source)) == Some(device))
     }
+}
+
+/// Gives the calling thread, and the threads it starts from now on, mounts of their own: what they mount from now on is
+/// seen by nobody else and ends with them. For tests of several nodes on one machine, which then leave nothing behind.
+pub fn own_mounts() -> io::Result<()> {
+    ioctl::own_mount_namespace()?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    Ok(())
 }
 
 /// What to say where something is mounted already.

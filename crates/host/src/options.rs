@@ -91,7 +91,8 @@ fn own(fs: FsType) -> &'static [(&'static str, Meaning)] {
     }
 }
 
-fn allowed(fs: FsType) -> String {
+/// The options that are allowed for a filesystem, for people.
+pub fn allowed(fs: FsType) -> String {
     ANY.iter().chain(own(fs)).map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 

@@ -5,6 +5,7 @@
 //! lies below may not, in no component and at no moment. The last component is handled through its parent's
 //! file descriptor ([`Place`]), so nobody can swap it between the look and the deed.
 
+use bowline_failpoint::pass;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2, statat, unlinkat};
 use rustix::io::Errno;
@@ -334,8 +335,12 @@ impl Place {
             Kind::BlockDevice => return Err(PlaceError::MountPoint { path: self.real.clone() }),
             found @ (Kind::Symlink | Kind::Other) => return Err(self.refuse(found, Kind::Directory)),
         };
+        pass("host.remove.before");
         match unlinkat(&self.parent, &self.name, flags) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Ok(()) | Err(Errno::NOENT) => {
+                pass("host.remove.after");
+                Ok(())
+            }
             Err(errno) => Err(place_error(&self.real, errno)),
         }
     }

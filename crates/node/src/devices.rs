@@ -1,0 +1,75 @@
+//! Where a volume's block device on this node comes from.
+
+use bowline_core::{Epoch, NodeId, VolumeId};
+use bowline_host::DeviceNumber;
+use std::path::PathBuf;
+
+/// What lets a node in to a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Which node.
+    pub node: NodeId,
+    /// The grant's epoch.
+    pub epoch: Epoch,
+    /// Whether it may write.
+    pub write: bool,
+}
+
+/// A block device of a volume on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its node. Good while the volume is locked; found again after that.
+    pub path: PathBuf,
+    /// Its device number.
+    pub number: DeviceNumber,
+    /// Through which grant it reaches the volume.
+    pub epoch: Epoch,
+    /// Whether the kernel refuses writes.
+    pub read_only: bool,
+}
+
+/// Why there is no such device.
+#[derive(Debug, thiserror::Error)]
+pub enum DevicesError {
+    /// The target has no such volume.
+    #[error("{0}")]
+    UnknownVolume(String),
+    /// This node is not let in, or not so.
+    #[error("{0}")]
+    NotGranted(String),
+    /// It is still in use, so it stays.
+    #[error("{0}")]
+    InUse(String),
+    /// The storage, or the kernel, does not give it now.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+/// Makes, finds and takes away the devices of one target's volumes on this node. Blocks; called with the volume locked.
+///
+/// # Guarantees that an adapter gives
+///
+/// - A device is recognised by its grant, never by its name.
+/// - `connect` succeeds only while the grant is in force, and twice is one device.
+/// - `disconnect` succeeds only when no device of that grant is left, and touches none that is in use.
+pub trait Devices: Send + Sync + 'static {
+    /// What the device of a grant is known by, for ever: it is kept in the staging record.
+    fn identity(&self, grant: &Grant) -> String;
+
+    /// The device of a grant, connected if it is not yet.
+    fn connect(&self, grant: &Grant) -> Result<Device, DevicesError>;
+
+    /// Every device of a volume on this node, of whatever epoch.
+    fn find(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<Device>, DevicesError>;
+
+    /// Takes the device of a grant away. None there is fine.
+    fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError>;
+
+    /// Takes over a size that has grown, and says what it is now.
+    fn refresh(&self, volume: &VolumeId, node: &NodeId, device: &Device) -> Result<u64, DevicesError>;
+
+    /// Whether this node can get devices of this target at all.
+    fn check(&self) -> Result<(), DevicesError>;
+}

@@ -1,0 +1,90 @@
+//! `NodeExpandVolume` and `NodeGetVolumeStats`: how large a volume is, seen from a workload.
+
+use crate::answer::Fault;
+use crate::devices::Device;
+use crate::node::ThisNode;
+use crate::staging::{Content, Phase, Record};
+use bowline_core::VolumeId;
+use bowline_csi::AbsolutePath;
+use bowline_csi::node::{NodeExpand, VolumeStats};
+use bowline_host::path::{Place, PlaceError};
+use bowline_host::usage::{Usage, usage};
+
+const PATH: &str = "volume_path";
+
+/// How full a volume is.
+pub(crate) enum Fill {
+    Filesystem(Usage),
+    Block { bytes: u64 },
+}
+
+impl ThisNode {
+    pub(crate) fn stats(&self, request: &VolumeStats) -> Result<Fill, Fault> {
+        let (record, place, device) = self.at_path(&request.volume, &request.path)?;
+        match record.content {
+            Content::Filesystem { .. } => {
+                usage(&place).map(Fill::Filesystem).map_err(|error| Fault::place(PATH, error))
+            }
+            Content::Block => Ok(Fill::Block { bytes: bowline_host::device::size(&device.path)? }),
+        }
+    }
+
+    pub(crate) fn expand(&self, request: &NodeExpand) -> Result<u64, Fault> {
+        let volume = &request.volume;
+        let (record, _, device) = self.at_path(volume, &request.path)?;
+        let size = self.devices_of(&record.target)?.refresh(volume, &self.id, &device)?;
+        if let Some(range) = request.capacity.filter(|range| !range.contains(size)) {
+            let limit = range.limit().map_or("any number of".to_owned(), |limit| limit.to_string());
+            return Err(Fault::Size(format!(
+                "volume {volume} has {size} bytes; between {} and {limit} bytes were asked for",
+                range.required()
+            )));
+        }
+        if let Content::Filesystem { fs, .. } = record.content {
+            let gone = || Fault::Unreachable(format!("{} cannot be reached", record.path.display()));
+            let staging = self.recorded_place(&record.path).ok_or_else(gone)?;
+            let table = self.host.mounts()?;
+            if table.top(&record.path).is_some_and(bowline_host::mountinfo::Mount::is_read_only) {
+                return Err(Fault::NotReady(format!(
+                    "volume {volume} is mounted read-only; it grows when it is next staged for writing"
+                )));
+            }
+            if let Err(error) = self.host.grow(fs, &device.path, &staging) {
+                if !self.host.may_grow_mounted(fs) {
+                    return Err(Fault::NotReady(format!(
+                        "the {fs} of volume {volume} cannot grow while it is mounted, because this process has no \
+                         CAP_SYS_RESOURCE; it grows when the volume is next staged ({error})"
+                    )));
+                }
+                return Err(Fault::command(&error));
+            }
+        }
+        tracing::info!(%volume, size, "grown");
+        Ok(size)
+    }
+
+    /// A staged volume at one of its paths, with the device that is seen there.
+    fn at_path(&self, volume: &VolumeId, path: &AbsolutePath) -> Result<(Record, Place, Device), Fault> {
+        let unknown = || Fault::Unknown(format!("volume {volume} is not at {PATH} on this node"));
+        let record =
+            self.state.load(volume)?.filter(|record| record.phase == Phase::Staged).ok_or_else(unknown)?;
+        let place = self.try_place(path).map_err(|error| match error {
+            PlaceError::Outside { .. } | PlaceError::NoParent { .. } => unknown(),
+            error => Fault::place(PATH, error),
+        })?;
+        let at = place.path();
+        let is_known = at == record.path || record.published.iter().any(|published| published == at);
+        let device = match self.look(&record) {
+            Ok(device) => device,
+            Err(stale) if is_known => {
+                self.metrics.stale_mount();
+                return Err(stale);
+            }
+            Err(_) => return Err(unknown()),
+        };
+        let table = self.host.mounts()?;
+        let shown = table.top(at).is_some_and(|top| self.shows(top, &device));
+        let staged_block = at == record.path && record.content == Content::Block;
+        if shown || staged_block { Ok((record, place, device)) } else { Err(unknown()) }
+    }
+}

@@ -1,0 +1,205 @@
+//! `NodePublishVolume`: show a staged volume to one workload; and mounting a stale one again, which happens only here.
+
+use crate::answer::Fault;
+use crate::devices::Device;
+use crate::node::ThisNode;
+use crate::seen::{is_content, listed};
+use crate::stage::Wish;
+use crate::staging::{Content, Phase, Record};
+use bowline_core::AccessMode;
+use bowline_csi::Access;
+use bowline_csi::node::Publish;
+use bowline_host::mount::{MountError, Unmount};
+use bowline_host::path::Place;
+use bowline_target::GrantContext;
+
+const STAGING: &str = "staging_target_path";
+const TARGET: &str = "target_path";
+
+/// How often a stale volume is mounted again before it is left to a person.
+const ATTEMPTS: u32 = 3;
+
+impl ThisNode {
+    pub(crate) fn publish(&self, request: &Publish) -> Result<(), Fault> {
+        let volume = &request.volume;
+        let staging = request.staging_path.as_ref();
+        let staging = staging.ok_or_else(|| {
+            Fault::NotReady(format!("{STAGING} is required: volume {volume} has to be staged first"))
+        })?;
+        let staging = self.place(STAGING, staging)?;
+        let target = self.place(TARGET, &request.target_path)?;
+        let mut record = self.staged_record(request, &staging)?;
+        let wish = self.recorded_wish(&record, request)?;
+        let device = match self.look(&record) {
+            Ok(device) => device,
+            Err(stale) => self.recover(&mut record, &wish, &staging, &stale)?,
+        };
+        let table = self.host.mounts()?;
+        let mut others = self.published(&table, &record, Some(&device));
+        others.retain(|path| path != target.path());
+        let alone = AccessMode::SingleNodeSingleWriter;
+        if !others.is_empty() && (record.mode == alone || request.capability.mode == alone) {
+            return Err(Fault::NotReady(format!(
+                "volume {volume} is for one workload alone, and is published at {}",
+                listed(&others)
+            )));
+        }
+        if !request.read_only {
+            self.give_to_group(&staging, &wish)?;
+        }
+        self.show(&mut record, &device, &staging, &target, request.read_only)?;
+        tracing::info!(%volume, epoch = %record.epoch, read_only = request.read_only, "published");
+        Ok(())
+    }
+
+    /// The record of a volume that is staged as the request says; rebuilt from the kernel and the request if it is lost.
+    fn staged_record(&self, request: &Publish, staging: &Place) -> Result<Record, Fault> {
+        let volume = &request.volume;
+        let not_staged = || Fault::NotReady(format!("volume {volume} is not staged on this node"));
+        let record = match self.usable_record(volume) {
+            Some(record) => record,
+            None => self.rebuilt(request, staging)?.ok_or_else(not_staged)?,
+        };
+        if record.phase != Phase::Staged {
+            return Err(not_staged());
+        }
+        if record.path != staging.path() {
+            let at = record.path.display();
+            return Err(Fault::NotReady(format!("volume {volume} is staged at {at}, not at {STAGING}")));
+        }
+        if request.publish_context.get(bowline_target::context::EPOCH).is_some() {
+            let context = GrantContext::parse(|key| request.publish_context.get(key))
+                .map_err(|error| Fault::Unsupported(error.to_string()))?;
+            if context.epoch != record.epoch || context.node != self.id || context.target != record.target {
+                return Err(Fault::NotReady(format!(
+                    "volume {volume} is staged at epoch {}, and the grant is for node {} at epoch {}; stage it again",
+                    record.epoch, context.node, context.epoch
+                )));
+            }
+        }
+        Ok(record)
+    }
+
+    /// A lost record, if the kernel proves that the volume is staged there under the grant of the request.
+    fn rebuilt(&self, request: &Publish, staging: &Place) -> Result<Option<Record>, Fault> {
+        let Publish { volume, capability, publish_context, volume_context, .. } = request;
+        let Ok(context) = GrantContext::parse(|key| publish_context.get(key)) else { return Ok(None) };
+        let wish = self.wish(volume, context, capability, publish_context, volume_context)?;
+        let devices = self.devices_of(&wish.context.target)?;
+        let mut record = Self::intent(devices, &wish, staging, None);
+        if self.look(&record).is_err() {
+            return Ok(None);
+        }
+        record.phase = Phase::Staged;
+        self.state.save(&record)?;
+        tracing::warn!(%volume, epoch = %record.epoch, "rebuilt a lost staging record from the kernel");
+        Ok(Some(record))
+    }
+
+    /// How the volume is staged, and whether the request can be served by that.
+    fn recorded_wish(&self, record: &Record, request: &Publish) -> Result<Wish, Fault> {
+        let different = |how: &str| Fault::Different(format!("volume {} is staged as {how}", record.volume));
+        let group = match (&record.content, &request.capability.access) {
+            (Content::Block, Access::Block) => None,
+            (Content::Block, Access::Mount(_)) => return Err(different("a block device")),
+            (Content::Filesystem { fs, .. }, Access::Mount(mount)) => {
+                if mount.fs_type.as_ref().is_some_and(|asked| asked.as_str() != fs.name()) {
+                    return Err(different(fs.name()));
+                }
+                mount.group
+            }
+            (Content::Filesystem { fs, .. }, Access::Block) => return Err(different(fs.name())),
+        };
+        let Record { volume, node, target, epoch, write, mode, content, .. } = record.clone();
+        let context = GrantContext { target, node: node.clone(), epoch, write };
+        let grant = crate::devices::Grant { volume, node, epoch, write };
+        Ok(Wish { context, grant, content, mode, group })
+    }
+
+    /// Binds it, recorded before; a bind that failed is not in the record afterwards.
+    fn show(
+        &self,
+        record: &mut Record,
+        device: &Device,
+        staging: &Place,
+        target: &Place,
+        read_only: bool,
+    ) -> Result<(), Fault> {
+        let path = target.path().to_owned();
+        if !record.published.contains(&path) {
+            record.published.push(path.clone());
+            self.state.save(record)?;
+        }
+        let bound = match record.content {
+            Content::Filesystem { .. } => self.host.bind(staging, target, read_only),
+            Content::Block => self.host.bind_device(&device.path, target, read_only),
+        };
+        let Err(error) = bound else { return Ok(()) };
+        let fault = Fault::mount(TARGET, error);
+        let table = self.host.mounts()?;
+        if !self.published(&table, record, Some(device)).contains(&path) {
+            record.published.retain(|published| *published != path);
+            self.state.save(record)?;
+        }
+        Err(fault)
+    }
+
+    /// Mounts a stale volume again: a few attempts, then the caller hears why. Nothing that is in use is unmounted.
+    fn recover(
+        &self,
+        record: &mut Record,
+        wish: &Wish,
+        staging: &Place,
+        stale: &Fault,
+    ) -> Result<Device, Fault> {
+        let volume = record.volume.clone();
+        self.metrics.stale_mount();
+        tracing::warn!(%volume, %stale, "found a stale mount");
+        let mut pause = self.timing.remount_pause;
+        let mut last = stale.clone();
+        for attempt in 1..=ATTEMPTS {
+            match self.remount(record, wish, staging) {
+                Ok(device) => {
+                    self.metrics.remount("success");
+                    tracing::info!(%volume, attempt, "mounted a stale volume again");
+                    return Ok(device);
+                }
+                Err(fault) => {
+                    self.metrics.remount("failure");
+                    tracing::warn!(%volume, attempt, %fault, "a stale volume could not be mounted again");
+                    last = fault;
+                }
+            }
+            if attempt < ATTEMPTS {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+        }
+        Err(Fault::Unreachable(format!("{stale}; it could not be mounted again: {last}")))
+    }
+
+    fn remount(&self, record: &mut Record, wish: &Wish, staging: &Place) -> Result<Device, Fault> {
+        if let Content::Filesystem { .. } = record.content {
+            let table = self.host.mounts()?;
+            if let Some(other) = table.at(staging.path()).find(|mount| !is_content(mount, record)) {
+                return Err(Fault::NotReady(format!("{} is left alone", other.describe())));
+            }
+            let published = self.published(&table, record, None);
+            if !published.is_empty() {
+                let listed = listed(&published);
+                return Err(Fault::NotReady(format!("workloads still see what was there before: {listed}")));
+            }
+            match self.host.unmount(staging, Unmount::WhenUnused) {
+                Ok(_) => {}
+                Err(MountError::Kernel { error, .. }) if error.kind() != std::io::ErrorKind::ResourceBusy => {
+                    // Nobody holds it.
+                    let unmounted = self.host.unmount(staging, Unmount::Lazily);
+                    unmounted.map_err(|error| Fault::mount(STAGING, error))?;
+                }
+                Err(error) => return Err(Fault::mount(STAGING, error)),
+            }
+        }
+        let devices = self.devices_of(&record.target)?;
+        self.bring_up(devices, wish, record, staging)
+    }
+}

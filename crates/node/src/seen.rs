@@ -1,0 +1,89 @@
+//! What the kernel says about a volume: is it mounted, from its own device, and where else?
+
+use crate::answer::Fault;
+use crate::devices::Device;
+use crate::node::ThisNode;
+use crate::staging::{Content, Record};
+use bowline_host::DeviceNumber;
+use bowline_host::mountinfo::{Mount, MountTable};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+impl ThisNode {
+    /// The device of a staged volume, if it is there and is what is mounted; otherwise what is wrong. Stale in all
+    /// ways nvme devices can be: not mounted, device gone, device another one.
+    pub(crate) fn look(&self, record: &Record) -> Result<Device, Fault> {
+        let device = self.device(&record.target, &record.volume, record.epoch)?;
+        let Record { volume, epoch, path, .. } = record;
+        let gone = || Fault::Unreachable(format!("the device of volume {volume} (epoch {epoch}) is gone"));
+        let device = device.ok_or_else(gone)?;
+        let Content::Filesystem { fs, .. } = &record.content else { return Ok(device) };
+        let table = self.host.mounts()?;
+        let Some(top) = table.top(path) else {
+            return Err(Fault::Unreachable(format!(
+                "volume {volume} is staged, but not mounted at {}",
+                path.display()
+            )));
+        };
+        if !self.host.is_mount_of(top, device.number) || top.fs_type != fs.name() {
+            return Err(Fault::Unreachable(format!(
+                "{} is not volume {volume}, whose device is {}",
+                top.describe(),
+                device.number
+            )));
+        }
+        Ok(device)
+    }
+
+    /// Where else than at its staging path a volume can be seen on this node.
+    pub(crate) fn published(
+        &self,
+        table: &MountTable,
+        record: &Record,
+        device: Option<&Device>,
+    ) -> Vec<PathBuf> {
+        // Found through its mount, a dead device's filesystem is still itself.
+        let staged = table.top(&record.path).filter(|top| is_content(top, record)).map(|top| top.device);
+        let is_published = |mount: &&Mount| {
+            mount.at != record.path
+                && (device.is_some_and(|device| self.shows(mount, device))
+                    || (matches!(record.content, Content::Filesystem { .. }) && staged == Some(mount.device))
+                    || (record.published.contains(&mount.at) && is_content(mount, record)))
+        };
+        let mut paths: Vec<_> = table.iter().filter(is_published).map(|mount| mount.at.clone()).collect();
+        paths.dedup();
+        paths
+    }
+
+    /// Whether a mount shows a device: its filesystem, or its node.
+    pub(crate) fn shows(&self, mount: &Mount, device: &Device) -> bool {
+        self.host.is_mount_of(mount, device.number) || is_node_of(mount, device)
+    }
+}
+
+/// Whether a mount is of the kind that a volume's mounts are.
+pub(crate) fn is_content(mount: &Mount, record: &Record) -> bool {
+    match &record.content {
+        Content::Filesystem { fs, .. } => mount.fs_type == fs.name(),
+        Content::Block => node_at(&mount.at).is_some(),
+    }
+}
+
+/// Block mode: a file of /dev, mounted on a file.
+fn is_node_of(mount: &Mount, device: &Device) -> bool {
+    let name = Path::new(&mount.root).file_name();
+    name.is_some() && name == device.path.file_name() && node_at(&mount.at) == Some(device.number)
+}
+
+/// Which block device is seen at a path.
+fn node_at(path: &Path) -> Option<DeviceNumber> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    metadata.file_type().is_block_device().then(|| DeviceNumber::from_stat(metadata.rdev()))
+}
+
+/// Paths, for people.
+pub(crate) fn listed(paths: &[PathBuf]) -> String {
+    let shown: Vec<_> = paths.iter().take(5).map(|path| path.display().to_string()).collect();
+    let more = if paths.len() > 5 { format!(" and {} more", paths.len() - 5) } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}

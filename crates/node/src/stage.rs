@@ -1,0 +1,379 @@
+//! `NodeStageVolume`: connect, make the filesystem if there is none, mount; each step recorded before it is done.
+
+use crate::answer::Fault;
+use crate::devices::{Device, Devices, Grant};
+use crate::node::ThisNode;
+use crate::seen::listed;
+use crate::staging::{Content, Phase, Record};
+use bowline_core::{AccessMode, FsType};
+use bowline_csi::node::Stage;
+use bowline_csi::{Access, Attributes, VolumeCapability};
+use bowline_failpoint::pass;
+use bowline_host::check::CheckError;
+use bowline_host::format::{self, FsUuid, MakeError, Making, Settled, State};
+use bowline_host::grow::GrowError;
+use bowline_host::options::{MountOptions, OptionError, allowed};
+use bowline_host::path::Place;
+use bowline_target::GrantContext;
+
+/// `true`: freed blocks are given back to the target.
+const DISCARD: &str = "bowline.storage/discard";
+/// The filesystem, where the capability names none.
+const FS: &str = "bowline.storage/fs";
+
+const STAGING: &str = "staging_target_path";
+
+/// A grant, and how the volume is to be used under it.
+pub(crate) struct Wish {
+    pub(crate) context: GrantContext,
+    pub(crate) grant: Grant,
+    pub(crate) content: Content,
+    pub(crate) mode: AccessMode,
+    pub(crate) group: Option<u32>,
+}
+
+impl Wish {
+    /// Whether it is mounted without writing, by the grant or by the access mode.
+    fn read_only(&self) -> bool {
+        let reads = match self.mode {
+            AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly => true,
+            AccessMode::SingleNodeWriter
+            | AccessMode::SingleNodeSingleWriter
+            | AccessMode::SingleNodeMultiWriter
+            | AccessMode::MultiNodeSingleWriter
+            | AccessMode::MultiNodeMultiWriter => false,
+        };
+        reads || !self.grant.write
+    }
+}
+
+impl ThisNode {
+    pub(crate) fn stage(&self, request: &Stage) -> Result<(), Fault> {
+        let Stage { volume, capability, publish_context, volume_context, .. } = request;
+        let context = GrantContext::parse(|key| publish_context.get(key))
+            .map_err(|error| Fault::Unsupported(error.to_string()))?;
+        let wish = self.wish(volume, context, capability, publish_context, volume_context)?;
+        let devices = self.devices_of(&wish.context.target)?;
+        let place = self.place(STAGING, &request.staging_path)?;
+        let earlier = self.usable_record(volume);
+        if let Some(earlier) = &earlier
+            && self.is_staged(earlier, &wish, &place)?
+        {
+            return self.give_to_group(&place, &wish);
+        }
+        self.clear_older(devices, &wish, earlier.as_ref())?;
+        let mut record = Self::intent(devices, &wish, &place, earlier);
+        self.state.save(&record)?;
+        let done = self.bring_up(devices, &wish, &mut record, &place);
+        done.map_err(|fault| self.give_up(devices, &record, &place, fault))?;
+        tracing::info!(%volume, epoch = %wish.grant.epoch, write = wish.grant.write, "staged");
+        Ok(())
+    }
+
+    /// What a request asks for, checked against what this node and its filesystems can do.
+    pub(crate) fn wish(
+        &self,
+        volume: &bowline_core::VolumeId,
+        context: GrantContext,
+        capability: &VolumeCapability,
+        publish_context: &Attributes,
+        volume_context: &Attributes,
+    ) -> Result<Wish, Fault> {
+        if context.node != self.id {
+            let said = format!("the grant is for node {}, and this is node {}", context.node, self.id);
+            return Err(Fault::NotReady(said));
+        }
+        let grant = Grant {
+            volume: volume.clone(),
+            node: self.id.clone(),
+            epoch: context.epoch,
+            write: context.write,
+        };
+        let (content, group) = match &capability.access {
+            Access::Block => (Content::Block, None),
+            Access::Mount(mount) => {
+                let named = mount.fs_type.as_ref().map(|fs| ("volume_capability.mount.fs_type", fs.as_str()));
+                let named = named.or_else(|| Some((FS, volume_context.get(FS)?)));
+                let fs = named.map_or(Ok(FsType::Ext4), |(field, name)| {
+                    name.parse().map_err(|error| Fault::Unsupported(format!("{field}: {error}")))
+                })?;
+                let discard = publish_context.get(DISCARD) == Some("true");
+                let mut options: Vec<_> = mount.flags.expose().flat_map(|flag| flag.split(',')).collect();
+                options.extend(discard.then_some("discard"));
+                options.sort_unstable();
+                options.dedup();
+                let options: Vec<_> = options.into_iter().map(str::to_owned).collect();
+                mount_options(fs, &options, false)?;
+                (Content::Filesystem { fs, options }, mount.group)
+            }
+        };
+        Ok(Wish { context, grant, content, mode: capability.mode, group })
+    }
+
+    /// Whether it is staged in this way already. In another way is an error, while it is still there.
+    fn is_staged(&self, earlier: &Record, wish: &Wish, place: &Place) -> Result<bool, Fault> {
+        if earlier.epoch != wish.grant.epoch || earlier.phase != Phase::Staged || self.look(earlier).is_err()
+        {
+            return Ok(false);
+        }
+        let same = earlier.path == place.path()
+            && earlier.content == wish.content
+            && earlier.mode == wish.mode
+            && earlier.write == wish.grant.write;
+        if same {
+            return Ok(true);
+        }
+        Err(Fault::Different(format!(
+            "volume {} is staged at {} in another way",
+            earlier.volume,
+            earlier.path.display()
+        )))
+    }
+
+    /// Makes sure that nothing of an earlier grant is left on this node. What nobody uses is taken away; what is used
+    /// is named. A block of an old grant's page cache must never meet a new grant's device.
+    fn clear_older(&self, devices: &dyn Devices, wish: &Wish, earlier: Option<&Record>) -> Result<(), Fault> {
+        let Grant { volume, epoch, .. } = &wish.grant;
+        if let Some(newer) = earlier.filter(|earlier| earlier.epoch > *epoch) {
+            let newer = newer.epoch;
+            return Err(Fault::NotReady(format!(
+                "epoch {newer} of volume {volume} is known here already; the grant at epoch {epoch} is out of date"
+            )));
+        }
+        let table = self.host.mounts()?;
+        if let Some(earlier) = earlier.filter(|earlier| earlier.epoch < *epoch) {
+            let mut seen = self.published(&table, earlier, None);
+            let top = table.top(&earlier.path).filter(|top| crate::seen::is_content(top, earlier));
+            seen.extend(top.map(|top| top.at.clone()));
+            if !seen.is_empty() {
+                return Err(in_the_way(wish, earlier.epoch, &format!("mounted at {}", listed(&seen))));
+            }
+        }
+        for device in devices.find(volume, &self.id)? {
+            if device.epoch > *epoch {
+                let newer = device.epoch;
+                return Err(Fault::NotReady(format!(
+                    "this node has a device of volume {volume} at epoch {newer}; the grant at epoch {epoch} is out of date"
+                )));
+            }
+            if device.epoch < *epoch {
+                let shown: Vec<_> = table
+                    .iter()
+                    .filter(|mount| self.shows(mount, &device))
+                    .map(|mount| mount.at.clone())
+                    .collect();
+                if !shown.is_empty() {
+                    return Err(in_the_way(wish, device.epoch, &format!("mounted at {}", listed(&shown))));
+                }
+                let holders = self.host.holders(device.number);
+                if !holders.is_empty() {
+                    let holders: Vec<_> = holders.iter().take(5).map(ToString::to_string).collect();
+                    return Err(in_the_way(wish, device.epoch, &holders.join(", ")));
+                }
+                tracing::info!(%volume, epoch = %device.epoch, "taking away an unused device of an earlier grant");
+                devices.disconnect(volume, &self.id, device.epoch)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn intent(
+        devices: &dyn Devices,
+        wish: &Wish,
+        place: &Place,
+        earlier: Option<Record>,
+    ) -> Record {
+        let fs = |content: &Content| match content {
+            Content::Block => None,
+            Content::Filesystem { fs, .. } => Some(*fs),
+        };
+        // A making that was interrupted under this grant, or under the one just before it, is settled: nobody else was
+        // given the volume since. After any other grant that is not proven, and what is there is left alone.
+        let follows =
+            |epoch: bowline_core::Epoch| epoch == wish.grant.epoch || epoch.next() == wish.grant.epoch;
+        let (phase, published) = match earlier {
+            None => (Phase::Connecting, Vec::new()),
+            Some(earlier) => {
+                let phase = match earlier.phase {
+                    Phase::Making { uuid }
+                        if follows(earlier.epoch) && fs(&earlier.content) == fs(&wish.content) =>
+                    {
+                        Phase::Making { uuid }
+                    }
+                    Phase::Making { .. } | Phase::Connecting | Phase::Mounting | Phase::Staged => {
+                        Phase::Connecting
+                    }
+                };
+                (phase, if earlier.epoch == wish.grant.epoch { earlier.published } else { Vec::new() })
+            }
+        };
+        Record {
+            volume: wish.grant.volume.clone(),
+            node: wish.grant.node.clone(),
+            target: wish.context.target.clone(),
+            epoch: wish.grant.epoch,
+            write: wish.grant.write,
+            device: devices.identity(&wish.grant),
+            path: place.path().to_owned(),
+            mode: wish.mode,
+            content: wish.content.clone(),
+            phase,
+            published,
+        }
+    }
+
+    /// From a recorded intent to a staged volume. Run again, it goes on where it was interrupted.
+    pub(crate) fn bring_up(
+        &self,
+        devices: &dyn Devices,
+        wish: &Wish,
+        record: &mut Record,
+        place: &Place,
+    ) -> Result<Device, Fault> {
+        pass("node.connect.before");
+        let device = devices.connect(&wish.grant)?;
+        pass("node.connect.after");
+        if let Content::Filesystem { fs, options } = &wish.content {
+            let table = self.host.mounts()?;
+            let mounted =
+                table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
+            let options = mount_options(*fs, options, wish.read_only())?;
+            let spare = if mounted { 0 } else { self.prepare(&device, *fs, wish, record)? };
+            self.host.mount(&device.path, place, &options).map_err(|error| Fault::mount(STAGING, error))?;
+            if spare > 0 {
+                self.host.grow(*fs, &device.path, place).map_err(|error| Fault::command(&error))?;
+            }
+            self.give_to_group(place, wish)?;
+        }
+        record.phase = Phase::Staged;
+        self.state.save(record)?;
+        Ok(device)
+    }
+
+    /// Gets a device ready to be mounted, and says how much of it its filesystem is to be grown by afterwards.
+    fn prepare(&self, device: &Device, fs: FsType, wish: &Wish, record: &mut Record) -> Result<u64, Fault> {
+        let read_only = wish.read_only();
+        if let Phase::Making { uuid } = record.phase.clone()
+            && !read_only
+        {
+            match self.host.settle(&device.path, &Making { fs, uuid }) {
+                Ok(Settled::Made) => record.phase = Phase::Mounting,
+                // What is there is not what was begun: it is judged below like anything else.
+                Ok(Settled::Blank) | Err(MakeError::NotOurs { .. }) => record.phase = Phase::Connecting,
+                Err(error) => return Err(make_fault(&error)),
+            }
+            self.state.save(record)?;
+        }
+        let volume = &wish.grant.volume;
+        match format::probe(&device.path)? {
+            State::Formatted { fs: found, .. } if found == fs => {}
+            State::Formatted { fs: found, .. } => {
+                return Err(Fault::Unsupported(format!(
+                    "volume {volume} has a filesystem {found}, and {fs} was asked for; it is not formatted anew"
+                )));
+            }
+            State::Unclear(why) => {
+                return Err(Fault::NotReady(format!("volume {volume} is left alone: {why}")));
+            }
+            State::Blank if read_only => {
+                return Err(Fault::NotReady(format!(
+                    "volume {volume} is blank, and this node may only read it; use it for writing once first"
+                )));
+            }
+            State::Blank => return self.make(device, fs, record).map(|()| 0),
+        }
+        if record.phase != Phase::Mounting {
+            record.phase = Phase::Mounting;
+            self.state.save(record)?;
+        }
+        if read_only {
+            return Ok(0);
+        }
+        self.host.check(&device.path, fs).map_err(|error| check_fault(&error))?;
+        self.host.grow_before_mount(fs, &device.path).map_err(|error| match error {
+            GrowError::Device(error) => error.into(),
+            GrowError::Check(error) => check_fault(&error),
+            GrowError::Command(error) => Fault::command(&error),
+        })?;
+        Ok(self.host.room_to_grow(&device.path)?)
+    }
+
+    fn make(&self, device: &Device, fs: FsType, record: &mut Record) -> Result<(), Fault> {
+        let mut bytes = [0_u8; 16];
+        getrandom::fill(&mut bytes).map_err(|error| Fault::Unreachable(error.to_string()))?;
+        // RFC 9562, version 4.
+        bytes[6] = (bytes[6] & 0x0F) | 0x40;
+        bytes[8] = (bytes[8] & 0x3F) | 0x80;
+        let uuid = FsUuid::from_bytes(bytes);
+        record.phase = Phase::Making { uuid };
+        self.state.save(record)?;
+        self.host.make(&device.path, &Making { fs, uuid }).map_err(|error| make_fault(&error))?;
+        record.phase = Phase::Mounting;
+        self.state.save(record)?;
+        tracing::info!(volume = %record.volume, %fs, "made a filesystem");
+        Ok(())
+    }
+
+    pub(crate) fn give_to_group(&self, place: &Place, wish: &Wish) -> Result<(), Fault> {
+        let Some(group) = wish.group.filter(|_| !wish.read_only()) else { return Ok(()) };
+        let given = self.host.give_to_group(place, group);
+        given.map(drop).map_err(|error| Fault::place("volume_capability.mount.volume_mount_group", error))
+    }
+
+    /// After a final error the caller may never come back, so what was begun is taken back; where that cannot be
+    /// done, the error is one after which it does come back.
+    fn give_up(&self, devices: &dyn Devices, record: &Record, place: &Place, fault: Fault) -> Fault {
+        if !fault.is_final() {
+            return fault;
+        }
+        match self.take_down(devices, record, Some(place)) {
+            Ok(()) => fault,
+            Err(undone) => Fault::Unreachable(format!("{fault}; and what was begun stays for now: {undone}")),
+        }
+    }
+}
+
+fn in_the_way(wish: &Wish, epoch: bowline_core::Epoch, by: &str) -> Fault {
+    let volume = &wish.grant.volume;
+    Fault::NotReady(format!(
+        "this node still uses volume {volume} through an earlier grant (epoch {epoch}): {by}; \
+         unpublish and unstage that first"
+    ))
+}
+
+/// The options for a mount. A flag is never told: CSI lets it hold what nobody should see.
+pub(crate) fn mount_options(fs: FsType, options: &[String], read_only: bool) -> Result<MountOptions, Fault> {
+    let flags = "volume_capability.mount.mount_flags";
+    // A clone has the id of its origin, and xfs refuses to mount both unless told to.
+    let always = if fs == FsType::Xfs { &["nouuid"][..] } else { &[] };
+    let all = options.iter().map(String::as_str).chain(always.iter().copied());
+    let parsed = MountOptions::parse(fs, all).map_err(|error| {
+        Fault::Unsupported(match error {
+            OptionError::Unknown { .. } | OptionError::Refused(_) => {
+                format!("{flags} has an option that is not allowed for {fs}; allowed are {}", allowed(fs))
+            }
+            OptionError::Contradiction(..) | OptionError::NeedsReadOnly => format!("{flags}: {error}"),
+        })
+    })?;
+    Ok(if read_only { parsed.read_only() } else { parsed })
+}
+
+fn make_fault(error: &MakeError) -> Fault {
+    let said = error.to_string();
+    match error {
+        MakeError::Device(_) | MakeError::Check(_) => Fault::Unreachable(said),
+        MakeError::NotBlank { .. } | MakeError::NotOurs { .. } => Fault::NotReady(said),
+        MakeError::Command(error) => Fault::command(error),
+        MakeError::Unfinished { .. } => Fault::Broken(said),
+    }
+}
+
+fn check_fault(error: &CheckError) -> Fault {
+    let said = error.to_string();
+    match error {
+        CheckError::Uncorrected { .. } => Fault::NotReady(said),
+        CheckError::WhileInUse { .. } | CheckError::Operational { .. } => Fault::Broken(said),
+        CheckError::Device(_) => Fault::Unreachable(said),
+        CheckError::Command(error) => Fault::command(error),
+    }
+}

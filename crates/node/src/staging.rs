@@ -1,0 +1,229 @@
+//! What is remembered about a volume on this node: one record per volume, written before the deed it tells of.
+//!
+//! A device path is not in it: names move. Neither is anything that the kernel can tell, except where a dead device keeps
+//! it from telling: where the volume was published.
+
+use bowline_core::{AccessMode, Epoch, FsType, NodeId, TargetId, VolumeId};
+use bowline_host::format::FsUuid;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// The version that is written.
+pub const VERSION: u32 = 1;
+
+/// More than this is no record: a record has a few hundred bytes, and a path or two for each workload.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// A volume that is staged here, or is about to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Record {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// On which node: a state directory that was copied to another machine is recognised.
+    pub node: NodeId,
+    /// Which target holds it.
+    pub target: TargetId,
+    /// The grant's epoch.
+    pub epoch: Epoch,
+    /// Whether the grant lets it be written.
+    pub write: bool,
+    /// What its device is known by.
+    pub device: String,
+    /// Where it is staged, without symlinks.
+    pub path: PathBuf,
+    /// By whom it may be used at once.
+    pub mode: AccessMode,
+    /// As what it is used.
+    pub content: Content,
+    /// How far it got.
+    pub phase: Phase,
+    /// Where it is published, or was about to be.
+    pub published: Vec<PathBuf>,
+}
+
+/// As what a volume is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Content {
+    /// As a device.
+    Block,
+    /// As a filesystem.
+    Filesystem {
+        /// Which.
+        fs: FsType,
+        /// Mount options, all of them from the list of those allowed; sorted.
+        options: Vec<String>,
+    },
+}
+
+/// How far staging got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Phase {
+    /// Its device may be there.
+    Connecting,
+    /// Its device was blank, and a filesystem with this id may have been begun on it.
+    Making {
+        /// Chosen for this one making.
+        #[serde(with = "text")]
+        uuid: FsUuid,
+    },
+    /// Its device is in order, and may be mounted.
+    Mounting,
+    /// The caller was told so, or is about to be.
+    Staged,
+}
+
+mod text {
+    use super::FsUuid;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(uuid: &FsUuid, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(uuid)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FsUuid, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Too many.
+    #[error("it has {0} bytes, more than any record")]
+    TooLong(usize),
+    /// Written by another version of this program.
+    #[error("it has version {found}; this program knows version {VERSION}")]
+    Version {
+        /// The version it says it has.
+        found: u32,
+    },
+    /// Damaged, or none of ours.
+    #[error("it cannot be read: {0}")]
+    Damaged(String),
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Written<'a> {
+    version: u32,
+    record: &'a Record,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Read {
+    #[allow(dead_code, reason = "looked at before, by itself")]
+    version: u32,
+    record: Record,
+}
+
+/// Reads a record, whatever the bytes are.
+pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
+    if bytes.len() > MAX_BYTES {
+        return Err(DecodeError::TooLong(bytes.len()));
+    }
+    let damaged = |error: serde_json::Error| DecodeError::Damaged(error.to_string());
+    let Version { version } = serde_json::from_slice(bytes).map_err(damaged)?;
+    if version != VERSION {
+        return Err(DecodeError::Version { found: version });
+    }
+    serde_json::from_slice::<Read>(bytes).map(|read| read.record).map_err(damaged)
+}
+
+/// Writes a record.
+pub fn encode(record: &Record) -> Result<Vec<u8>, DecodeError> {
+    let written = Written { version: VERSION, record };
+    serde_json::to_vec_pretty(&written).map_err(|error| DecodeError::Damaged(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(phase: Phase, content: Content) -> Record {
+        Record {
+            volume: VolumeId::new("pvc-1").unwrap(),
+            node: NodeId::new("worker-1").unwrap(),
+            target: TargetId::new("file").unwrap(),
+            epoch: Epoch::new(7),
+            write: true,
+            device: "bowline1:00:e7".to_owned(),
+            path: "/var/lib/kubelet/stage".into(),
+            mode: AccessMode::SingleNodeWriter,
+            content,
+            phase,
+            published: vec!["/pods/a".into()],
+        }
+    }
+
+    fn rows() -> Vec<Record> {
+        let uuid = FsUuid::from_bytes([9; 16]);
+        let fs = Content::Filesystem { fs: FsType::Xfs, options: vec!["noatime".to_owned()] };
+        let phases = [Phase::Connecting, Phase::Making { uuid }, Phase::Mounting, Phase::Staged];
+        phases
+            .into_iter()
+            .flat_map(|phase| [record(phase.clone(), Content::Block), record(phase, fs.clone())])
+            .collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for record in rows() {
+            assert_eq!(decode(&encode(&record).unwrap()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn the_form_of_version_1_is_kept() {
+        let uuid = FsUuid::from_bytes([9; 16]);
+        let content = Content::Filesystem { fs: FsType::Ext4, options: vec!["discard".to_owned()] };
+        let text = String::from_utf8(encode(&record(Phase::Making { uuid }, content)).unwrap()).unwrap();
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_record_that_was_cut_anywhere_is_damaged() {
+        let whole = encode(&rows()[1]).unwrap();
+        for length in 0..whole.len() {
+            assert!(matches!(decode(&whole[..length]), Err(DecodeError::Damaged(_))), "{length}");
+        }
+    }
+
+    #[test]
+    fn other_versions_are_told_apart_from_damage() {
+        let text = String::from_utf8(encode(&rows()[0]).unwrap()).unwrap();
+        for found in [0, 2, u32::MAX] {
+            let other = text.replace("\"version\": 1", &format!("\"version\": {found}"));
+            assert_eq!(decode(other.as_bytes()), Err(DecodeError::Version { found }));
+        }
+        let unknown = text.replace("\"epoch\"", "\"shape\": 1, \"epoch\"");
+        assert!(matches!(decode(unknown.as_bytes()), Err(DecodeError::Damaged(_))));
+        assert_eq!(decode(&vec![b' '; MAX_BYTES + 1]), Err(DecodeError::TooLong(MAX_BYTES + 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let _ = decode(&bytes);
+        }
+
+        #[test]
+        fn a_changed_record_is_read_or_refused(at in 0..2000_usize, byte in any::<u8>(), row in 0..8_usize) {
+            let mut bytes = encode(&rows()[row]).unwrap();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            if let Ok(record) = decode(&bytes) {
+                prop_assert_eq!(decode(&encode(&record).unwrap()), Ok(record));
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `NodeUnpublishVolume`: hide a volume from one workload.
+
+use crate::answer::Fault;
+use crate::node::ThisNode;
+use crate::seen::is_content;
+use bowline_csi::node::Unpublish;
+use bowline_host::mount::{MountError, Unmount};
+use bowline_host::mountinfo::Mount;
+use bowline_host::path::PlaceError;
+
+const TARGET: &str = "target_path";
+
+impl ThisNode {
+    /// Unmounts every layer and removes the empty directory or file that is left; never more. What is mounted there and
+    /// is not this volume stays.
+    pub(crate) fn unpublish(&self, request: &Unpublish) -> Result<(), Fault> {
+        let volume = &request.volume;
+        let target = match self.try_place(&request.target_path) {
+            Ok(target) => target,
+            Err(PlaceError::NoParent { .. }) => return Ok(()),
+            Err(error) => return Err(Fault::place(TARGET, error)),
+        };
+        let path = target.path().to_owned();
+        let record = self.usable_record(volume);
+        let table = self.host.mounts()?;
+        if table.is_mount_point(&path) {
+            let mut found = Vec::new();
+            for devices in self.devices.values() {
+                found.extend(devices.find(volume, &self.id)?);
+            }
+            let recorded = record.as_ref().filter(|record| record.published.contains(&path));
+            let is_ours = |mount: &&Mount| {
+                found.iter().any(|device| self.shows(mount, device))
+                    || recorded.is_some_and(|record| is_content(mount, record))
+            };
+            if let Some(other) = table.at(&path).find(|mount| !is_ours(mount)) {
+                let said = format!("{} is not volume {volume}; nothing was unmounted", other.describe());
+                return Err(Fault::Broken(said));
+            }
+        }
+        self.host.unmount_and_remove(&target, Unmount::WhenUnused).map_err(|error| match error {
+            MountError::Kernel { .. } => Fault::Unreachable(error.to_string()),
+            other => Fault::mount(TARGET, other),
+        })?;
+        if let Some(mut record) = record
+            && record.published.contains(&path)
+        {
+            record.published.retain(|published| *published != path);
+            self.state.save(&record)?;
+        }
+        tracing::info!(%volume, "unpublished");
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! `NodeUnstageVolume`, and taking back what staging began.
+
+use crate::answer::Fault;
+use crate::devices::{Device, Devices};
+use crate::node::ThisNode;
+use crate::seen::{is_content, listed};
+use crate::staging::{Content, Phase, Record};
+use bowline_core::VolumeId;
+use bowline_csi::node::Unstage;
+use bowline_failpoint::pass;
+use bowline_host::format::{MakeError, Making};
+use bowline_host::mount::{MountError, Unmount};
+use bowline_host::path::{Place, PlaceError};
+
+const STAGING: &str = "staging_target_path";
+
+impl ThisNode {
+    pub(crate) fn unstage(&self, request: &Unstage) -> Result<(), Fault> {
+        let volume = &request.volume;
+        let place = match self.try_place(&request.staging_path) {
+            Ok(place) => Some(place),
+            // Where there is no directory, nothing is mounted.
+            Err(PlaceError::NoParent { .. }) => None,
+            Err(error) => return Err(Fault::place(STAGING, error)),
+        };
+        match self.usable_record(volume) {
+            Some(record) if place.as_ref().is_none_or(|place| place.path() == record.path) => {
+                self.take_down(self.devices_of(&record.target)?, &record, place.as_ref())?;
+            }
+            Some(record) => return self.is_elsewhere(&record, place.as_ref()),
+            None => self.take_down_unrecorded(volume, place.as_ref())?,
+        }
+        tracing::info!(%volume, "unstaged");
+        Ok(())
+    }
+
+    /// It is staged at another path. Nothing at this one is what was asked for; something is not ours to judge.
+    fn is_elsewhere(&self, record: &Record, place: Option<&Place>) -> Result<(), Fault> {
+        let table = self.host.mounts()?;
+        match place.and_then(|place| table.top(place.path())) {
+            None => Ok(()),
+            Some(top) => Err(Fault::Broken(format!(
+                "volume {} is staged at {}; {} is left alone",
+                record.volume,
+                record.path.display(),
+                top.describe()
+            ))),
+        }
+    }
+
+    /// Unmounts, disconnects and forgets a volume, in this order; refused while a workload can see it.
+    pub(crate) fn take_down(
+        &self,
+        devices: &dyn Devices,
+        record: &Record,
+        place: Option<&Place>,
+    ) -> Result<(), Fault> {
+        let volume = &record.volume;
+        let found = devices.find(volume, &self.id)?;
+        let device = found.iter().find(|device| device.epoch == record.epoch);
+        let table = self.host.mounts()?;
+        let mut published = self.published(&table, record, device);
+        for other in found.iter().filter(|other| other.epoch != record.epoch) {
+            let shown = table.iter().filter(|mount| self.shows(mount, other) && mount.at != record.path);
+            published.extend(shown.map(|mount| mount.at.clone()));
+        }
+        if !published.is_empty() {
+            return Err(Fault::NotReady(format!(
+                "volume {volume} is still published at {}; unpublish it first",
+                listed(&published)
+            )));
+        }
+        if let (Content::Filesystem { .. }, Some(place)) = (&record.content, place) {
+            let is_ours = |mount: &bowline_host::mountinfo::Mount| {
+                found.iter().any(|device| self.host.is_mount_of(mount, device.number))
+                    || (device.is_none() && record.path == place.path() && is_content(mount, record))
+            };
+            if let Some(other) = table.at(place.path()).find(|mount| !is_ours(mount)) {
+                return Err(Fault::Broken(format!(
+                    "{} is not volume {volume}; nothing was unmounted",
+                    other.describe()
+                )));
+            }
+            self.unmount_staged(place, device.is_some())?;
+        }
+        let settled = device.is_none_or(|device| self.settle(record, device));
+        pass("node.disconnect.before");
+        for found in &found {
+            devices.disconnect(volume, &self.id, found.epoch)?;
+        }
+        pass("node.disconnect.after");
+        // A making that could not be looked at is kept in mind for the next grant.
+        if settled && !(device.is_none() && matches!(record.phase, Phase::Making { .. })) {
+            self.state.remove(volume)?;
+        }
+        Ok(())
+    }
+
+    fn unmount_staged(&self, place: &Place, alive: bool) -> Result<(), Fault> {
+        match self.host.unmount(place, Unmount::WhenUnused) {
+            Ok(_) => Ok(()),
+            Err(MountError::Kernel { error, .. })
+                if !alive && error.kind() != std::io::ErrorKind::ResourceBusy =>
+            {
+                // Nobody holds it, and its device is gone: there is nothing to wait for.
+                let unmounted = self.host.unmount(place, Unmount::Lazily);
+                unmounted.map(drop).map_err(|error| Fault::mount(STAGING, error))
+            }
+            Err(error @ MountError::Kernel { .. }) => Err(Fault::NotReady(error.to_string())),
+            Err(error) => Err(Fault::mount(STAGING, error)),
+        }
+    }
+
+    /// Ends an interrupted making before the volume leaves this node: nobody else could. Says whether it is ended.
+    fn settle(&self, record: &Record, device: &Device) -> bool {
+        let (Phase::Making { uuid }, Content::Filesystem { fs, .. }) = (&record.phase, &record.content)
+        else {
+            return true;
+        };
+        match self.host.settle(&device.path, &Making { fs: *fs, uuid: *uuid }) {
+            Ok(_) | Err(MakeError::NotOurs { .. }) => true,
+            Err(error) => {
+                tracing::warn!(volume = %record.volume, %error, "an interrupted mkfs could not be settled");
+                false
+            }
+        }
+    }
+
+    /// Without a record: what the kernel knows to be this volume's is taken down, and nothing else.
+    fn take_down_unrecorded(&self, volume: &VolumeId, place: Option<&Place>) -> Result<(), Fault> {
+        let mut found = Vec::new();
+        for devices in self.devices.values() {
+            found
+                .extend(devices.find(volume, &self.id)?.into_iter().map(|device| (devices.as_ref(), device)));
+        }
+        let table = self.host.mounts()?;
+        let at = place.map(Place::path);
+        let is_volumes = |mount: &&bowline_host::mountinfo::Mount| {
+            found.iter().any(|(_, device)| self.shows(mount, device))
+        };
+        let published: Vec<_> = table.iter().filter(is_volumes).map(|mount| mount.at.clone()).collect();
+        let published: Vec<_> = published.into_iter().filter(|path| Some(path.as_path()) != at).collect();
+        if !published.is_empty() {
+            return Err(Fault::NotReady(format!(
+                "volume {volume} is still published at {}; unpublish it first",
+                listed(&published)
+            )));
+        }
+        if let Some(place) = place {
+            if let Some(other) = table.at(place.path()).find(|mount| !is_volumes(mount)) {
+                return Err(Fault::Broken(format!(
+                    "{}: nothing says that this is volume {volume}; nothing was unmounted",
+                    other.describe()
+                )));
+            }
+            self.unmount_staged(place, true)?;
+        }
+        pass("node.disconnect.before");
+        for (devices, device) in &found {
+            devices.disconnect(volume, &self.id, device.epoch)?;
+        }
+        pass("node.disconnect.after");
+        Ok(self.state.remove(volume)?)
+    }
+}
