@@ -1,21 +1,34 @@
 //! The catalog: every volume, snapshot and node, and all that can be asked about them. CSI, the HTTP API and the command
 //! line are three ways of asking; what is asked is answered here.
 
-use bowline_core::{GroupSnapshotId, NodeId, SnapshotId, TicketId, Timestamp, VolumeId};
-use bowline_csi::Name;
-use bowline_csi::code::{
-    ControllerExpandError, ControllerModifyError, ControllerPublishError, ControllerUnpublishError,
-    CreateSnapshotError, CreateVolumeError, DeleteSnapshotError, DeleteVolumeError, GetCapacityError,
-    GetSnapshotError, GetVolumeError, ListError,
+use bowline_core::{
+    FsType, GroupSnapshotId, IdError, NodeId, Slot, SnapshotId, TargetId, Timestamp, VolumeId,
 };
-use bowline_engine::{Engine, Submitted, View, Withdrawal};
-use bowline_target::{Capacity, Item, Provision};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use bowline_csi::Name;
+use bowline_csi::code::{GetSnapshotError, GetVolumeError, ListError};
+use bowline_engine::{Engine, View};
+use bowline_store::{Key, Record, RecordError};
+use bowline_target::{Item, Progress, Provision};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::events::Events;
+use crate::failure::{Failure, Why};
+use crate::metrics::Metrics;
+use crate::operations::Operations;
 use crate::record::{Group, Node, Settings, Snapshot, Source, Use, Volume};
-use bowline_core::{AccessMode, Content, FsType, Ticket};
+use crate::shelf::{PAGE, Shelf};
+use crate::token;
+
+mod attach;
+mod groups;
+mod nodes;
+mod open;
+mod settle;
+mod size;
+mod snapshots;
+mod storage;
+mod volumes;
 
 /// A volume to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +91,21 @@ pub struct Catalog {
     inner: Arc<Inner>,
 }
 
-struct Inner;
+pub(crate) struct Inner {
+    pub(crate) shelf: Shelf,
+    pub(crate) engine: Engine,
+    pub(crate) targets: Vec<Arc<dyn Provision>>,
+    pub(crate) nodes: Mutex<BTreeMap<NodeId, Node>>,
+    pub(crate) clock: Arc<dyn bowline_engine::Clock>,
+    pub(crate) settings: bowline_engine::Settings,
+    pub(crate) operations: Arc<Operations>,
+    /// Copies under way.
+    pub(crate) progress: Mutex<HashMap<VolumeId, Arc<Progress>>>,
+    /// What somebody is bringing to an end already.
+    pub(crate) pursued: Mutex<HashSet<Key>>,
+    pub(crate) events: Events,
+    pub(crate) metrics: Metrics,
+}
 
 /// Why the catalog cannot be opened. It never opens with less than everything that was stored.
 #[derive(Debug, thiserror::Error)]
@@ -89,142 +116,79 @@ pub enum OpenError {
     /// The store.
     #[error(transparent)]
     Store(#[from] bowline_store::StoreError),
+    /// One record cannot be understood.
+    #[error("{key} cannot be understood: {error}")]
+    Record {
+        /// Which one.
+        key: Key,
+        /// Why.
+        error: RecordError,
+    },
+    /// A record is not where its name and its id would have it.
+    #[error(
+        "{key} holds {id}, which does not belong there: the store is damaged or was written by something else; restore an export"
+    )]
+    Misplaced {
+        /// Where it is.
+        key: Key,
+        /// What is there.
+        id: String,
+    },
 }
 
-#[allow(clippy::todo, unused_variables, reason = "a sketch of the interface")]
 impl Catalog {
     /// Reads everything back, starts the engine, and completes what was begun: volumes half made, grown or deleted.
     pub async fn open(parts: Parts) -> Result<Self, OpenError> {
-        todo!()
+        open::open(parts).await.map(|inner| Self { inner })
     }
 
     /// The engine below, for watching.
     pub fn engine(&self) -> &Engine {
-        todo!()
-    }
-
-    /// Makes a volume, or joins whoever is making it. Beyond `wait` the work goes on and the answer is `TimedOut`.
-    pub async fn create_volume(&self, order: NewVolume, wait: Duration) -> Result<Volume, CreateVolumeError> {
-        todo!()
-    }
-
-    /// Deletes a volume; one that is not there is deleted.
-    pub async fn delete_volume(&self, volume: &VolumeId, wait: Duration) -> Result<(), DeleteVolumeError> {
-        todo!()
-    }
-
-    /// Makes a volume larger: at least `required` bytes, at most `limit`.
-    pub async fn grow_volume(
-        &self,
-        volume: &VolumeId,
-        required: u64,
-        limit: Option<u64>,
-        wait: Duration,
-    ) -> Result<Volume, ControllerExpandError> {
-        todo!()
-    }
-
-    /// Changes a volume's settings.
-    pub async fn modify_volume(
-        &self,
-        volume: &VolumeId,
-        change: Change,
-    ) -> Result<Volume, ControllerModifyError> {
-        todo!()
+        &self.inner.engine
     }
 
     /// A volume by its id.
     pub async fn volume(&self, volume: &VolumeId) -> Result<Volume, GetVolumeError> {
-        todo!()
+        Ok(self.inner.volume(volume).await?)
     }
 
     /// A volume by what a person typed: its name, its id, or the beginning of its id if only one has it.
     pub async fn find_volume(&self, text: &str) -> Result<Volume, GetVolumeError> {
-        todo!()
+        Ok(self.inner.find("volume", text, |volume: &Volume| (volume.id.as_str(), &volume.name)).await?)
     }
 
     /// Volumes, a page at a time.
     pub async fn volumes(&self, after: Option<&str>, limit: usize) -> Result<Listed<Volume>, ListError> {
-        todo!()
+        let after = token::after(token::List::Volumes, after)?;
+        let (entries, next) = self.inner.shelf.list(after.as_deref(), limit.min(PAGE)).await?;
+        Ok(Listed {
+            entries: entries.into_iter().map(|(_, volume)| volume).collect(),
+            next: token::next(token::List::Volumes, next),
+        })
     }
 
     /// What is wrong with a volume, if anything: as its target sees it.
     pub async fn volume_fault(&self, volume: &VolumeId) -> Result<Option<String>, GetVolumeError> {
-        todo!()
-    }
-
-    /// Files a ticket on a volume and waits for what becomes of it. The node must be known, the volume ready.
-    pub async fn attach(
-        &self,
-        volume: &VolumeId,
-        ticket: Ticket,
-        patience: bowline_engine::Patience,
-        wait: Duration,
-    ) -> Result<Submitted, ControllerPublishError> {
-        todo!()
-    }
-
-    /// Withdraws tickets and waits until the nodes are out at the target.
-    pub async fn detach(
-        &self,
-        volume: &VolumeId,
-        withdrawal: Withdrawal,
-        wait: Duration,
-    ) -> Result<(), ControllerUnpublishError> {
-        todo!()
+        Ok(self.inner.fault(volume).await?)
     }
 
     /// The ledger of a volume with a verdict on every ticket: what `bowline why` shows.
     pub async fn view(&self, volume: &VolumeId) -> Result<Arc<View>, GetVolumeError> {
-        todo!()
-    }
-
-    /// Takes a snapshot.
-    pub async fn create_snapshot(
-        &self,
-        name: Name,
-        volume: &VolumeId,
-        wait: Duration,
-    ) -> Result<Snapshot, CreateSnapshotError> {
-        todo!()
-    }
-
-    /// Takes snapshots of several volumes at one moment.
-    pub async fn create_group(
-        &self,
-        name: Name,
-        volumes: &[VolumeId],
-        wait: Duration,
-    ) -> Result<(Group, Vec<Snapshot>), CreateSnapshotError> {
-        todo!()
-    }
-
-    /// Deletes a snapshot; one that is not there is deleted.
-    pub async fn delete_snapshot(
-        &self,
-        snapshot: &SnapshotId,
-        wait: Duration,
-    ) -> Result<(), DeleteSnapshotError> {
-        todo!()
-    }
-
-    /// Deletes a group and its snapshots.
-    pub async fn delete_group(
-        &self,
-        group: &GroupSnapshotId,
-        wait: Duration,
-    ) -> Result<(), DeleteSnapshotError> {
-        todo!()
+        let known = self.inner.volume(volume).await?;
+        match self.inner.engine.view(&known.id).await {
+            Ok(view) => Ok(view),
+            Err(error) => Err(attach::trouble(&error).into()),
+        }
     }
 
     /// A snapshot by its id.
     pub async fn snapshot(&self, snapshot: &SnapshotId) -> Result<Snapshot, GetSnapshotError> {
-        todo!()
+        Ok(self.inner.snapshot(snapshot).await?)
     }
 
     /// A snapshot by what a person typed, as [`Catalog::find_volume`].
     pub async fn find_snapshot(&self, text: &str) -> Result<Snapshot, GetSnapshotError> {
-        todo!()
+        Ok(self.inner.find("snapshot", text, |one: &Snapshot| (one.id.as_str(), &one.name)).await?)
     }
 
     /// Snapshots, a page at a time; of one volume only if given.
@@ -234,63 +198,136 @@ impl Catalog {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Listed<Snapshot>, ListError> {
-        todo!()
+        let mut after = token::after(token::List::Snapshots, after)?;
+        let limit = limit.clamp(1, PAGE);
+        let mut entries = Vec::new();
+        // Few of many may be of this volume: whole pages are read until there are enough.
+        loop {
+            let (page, next) = self.inner.shelf.list::<Snapshot>(after.as_deref(), PAGE).await?;
+            for (key, snapshot) in page {
+                if entries.len() == limit {
+                    return Ok(Listed { entries, next: token::next(token::List::Snapshots, after) });
+                }
+                if of.is_none_or(|of| snapshot.volume == *of) {
+                    entries.push(snapshot);
+                }
+                after = Some(key);
+            }
+            if next.is_none() {
+                return Ok(Listed { entries, next: None });
+            }
+        }
     }
 
     /// A group with its snapshots.
     pub async fn group(&self, group: &GroupSnapshotId) -> Result<(Group, Vec<Snapshot>), GetSnapshotError> {
-        todo!()
-    }
-
-    /// Every node that is known.
-    pub async fn nodes(&self) -> Result<Vec<Node>, ListError> {
-        todo!()
-    }
-
-    /// Makes a node known, or changes its limit.
-    pub async fn add_node(&self, node: Node) -> Result<Node, NodeError> {
-        todo!()
-    }
-
-    /// Forgets a node. Refused while it holds or wants a volume.
-    pub async fn remove_node(&self, node: &NodeId) -> Result<(), NodeError> {
-        todo!()
-    }
-
-    /// Declares a node out of service (what it has is fenced), or takes that back.
-    pub async fn set_out_of_service(&self, node: &NodeId, out: bool) -> Result<Node, NodeError> {
-        todo!()
-    }
-
-    /// How much room there is for new volumes.
-    pub async fn capacity(&self) -> Result<Capacity, GetCapacityError> {
-        todo!()
+        Ok(self.inner.group(group).await?)
     }
 
     /// How far the copy into a volume that is being made has come: bytes done and bytes in all.
     pub fn progress(&self, volume: &VolumeId) -> Option<(u64, u64)> {
-        todo!()
-    }
-
-    /// What the targets hold that no record knows, and what records name that is not there: for `bowline doctor`.
-    pub async fn drift(&self) -> Result<Drift, ListError> {
-        todo!()
+        lock(&self.inner.progress).get(volume).map(|progress| progress.read())
     }
 
     /// What happened, newest last: at most `limit` entries, of one volume only if given.
     pub fn events(&self, of: Option<&VolumeId>, limit: usize) -> Vec<Event> {
-        todo!()
+        self.inner.events.latest(of, limit)
     }
 
     /// Everything that happens from now on.
     pub fn follow_events(&self) -> tokio::sync::broadcast::Receiver<Event> {
-        todo!()
+        self.inner.events.follow()
     }
 
     /// Ends the engine after what is unwritten is written.
     pub async fn close(&self) {
-        todo!()
+        self.inner.operations.close();
+        self.inner.engine.stop().await;
     }
+}
+
+impl Inner {
+    /// The target of that name.
+    pub(crate) fn target(&self, target: &TargetId) -> Result<&Arc<dyn Provision>, Failure> {
+        let found = self.targets.iter().find(|one| one.id() == target);
+        found.ok_or_else(|| {
+            Failure::new(Why::Unreachable, format!("target {target} is not configured; configure it again"))
+        })
+    }
+
+    /// A volume by its id. One that was made under the same name before is another one.
+    pub(crate) async fn volume(&self, volume: &VolumeId) -> Result<Volume, Failure> {
+        let found = match Slot::of_id(volume.as_str()) {
+            Some(slot) => self.shelf.get::<Volume>(slot.as_str()).await?,
+            None => None,
+        };
+        let found = found.map(|(found, _)| found).filter(|found| found.id == *volume);
+        found.ok_or_else(|| Failure::new(Why::Unknown, format!("there is no volume {volume}")))
+    }
+
+    /// A snapshot by its id.
+    pub(crate) async fn snapshot(&self, snapshot: &SnapshotId) -> Result<Snapshot, Failure> {
+        let found = match Slot::of_id(snapshot.as_str()) {
+            Some(slot) => self.shelf.get::<Snapshot>(slot.as_str()).await?,
+            None => None,
+        };
+        let found = found.map(|(found, _)| found).filter(|found| found.id == *snapshot);
+        found.ok_or_else(|| Failure::new(Why::Unknown, format!("there is no snapshot {snapshot}")))
+    }
+
+    /// What a person means: a name, an id, or the beginning of one.
+    async fn find<R: Record>(
+        &self,
+        kind: &str,
+        text: &str,
+        names: impl Fn(&R) -> (&str, &str),
+    ) -> Result<R, Failure> {
+        for slot in [Some(Slot::of_name(text)), Slot::of_id(text)].into_iter().flatten() {
+            let found = self.shelf.get::<R>(slot.as_str()).await?.map(|(found, _)| found);
+            let is_it = |found: &R| names(found).0 == text || names(found).1 == text;
+            if let Some(found) = found.filter(is_it) {
+                return Ok(found);
+            }
+        }
+        let mut begin_so = Vec::new();
+        self.shelf
+            .for_each(|_, record: R| {
+                if !text.is_empty() && names(&record).0.starts_with(text) && begin_so.len() < 4 {
+                    begin_so.push(record);
+                }
+            })
+            .await?;
+        let several: Vec<&str> = begin_so.iter().map(|one| names(one).0).collect();
+        let shown: String = text.chars().take(80).collect();
+        let sentence = match several.as_slice() {
+            [] => format!("there is no {kind} {shown:?}, neither by name nor by id"),
+            _ => format!("several ids begin with {shown:?} ({}); give more of it", several.join(", ")),
+        };
+        let several = begin_so.len() > 1;
+        begin_so.pop().filter(|_| !several).ok_or_else(|| Failure::new(Why::Unknown, sentence))
+    }
+
+    pub(crate) fn tell(&self, volume: Option<&VolumeId>, reason: &str, message: String) {
+        self.events.tell(self.clock.now(), volume, reason, message);
+    }
+}
+
+/// Locks what no code panics beside; should that ever happen, what it guards is still whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An id for what is made under a name now.
+pub(crate) fn fresh_id(slot: &Slot) -> Result<String, Failure> {
+    let unique = getrandom::u32().map_err(|error| {
+        Failure::new(Why::Busy, format!("the system gives no random number ({error}); ask again"))
+    })?;
+    Ok(slot.id(unique))
+}
+
+/// An id of ours is an id of every kind: short, and without special characters.
+pub(crate) fn made<T>(id: Result<T, IdError>) -> Result<T, Failure> {
+    id.map_err(|error| Failure::new(Why::Busy, error.to_string()))
 }
 
 /// Why a node was not added, changed or removed.
