@@ -82,7 +82,7 @@ pub struct Parts {
     /// How patient the engine is.
     pub settings: bowline_engine::Settings,
     /// Where everything is counted.
-    pub registry: Arc<std::sync::Mutex<prometheus_client::registry::Registry>>,
+    pub registry: Arc<Mutex<prometheus_client::registry::Registry>>,
 }
 
 /// Every volume, snapshot and node. A handle; clones share one catalog.
@@ -140,6 +140,10 @@ impl Catalog {
     /// Reads everything back, starts the engine, and completes what was begun: volumes half made, grown or deleted.
     pub async fn open(parts: Parts) -> Result<Self, OpenError> {
         open::open(parts).await.map(|inner| Self { inner })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// The engine below, for watching.
