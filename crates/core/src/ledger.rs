@@ -156,6 +156,9 @@ impl Ledger {
                 if by_object(&ticket.owner) || !by_object(&known.owner) {
                     known.owner = ticket.owner;
                 }
+                if ticket.reason.is_some() {
+                    known.reason = ticket.reason;
+                }
                 return Ok(());
             }
             self.withdraw(&id, now);

@@ -33,6 +33,9 @@ pub struct Ticket {
     pub created_at: Timestamp,
     /// Who must still want it.
     pub owner: Owner,
+    /// What for, in the words of whoever filed it; chooses nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// The twelve kinds of ticket. There is no thirteenth: an unknown one is rejected where it is read.

@@ -34,6 +34,7 @@ fn ticket(id: &str, kind: TicketKind, node: &str) -> Ticket {
         generation: 1,
         created_at: time("2030-01-01T12:00:00Z"),
         owner: Owner::Withdrawn,
+        reason: None,
     }
 }
 
@@ -59,6 +60,22 @@ fn what_is_not_written_in_a_ticket_has_its_plain_meaning() {
     };
     assert_eq!(holds, [expected]);
     assert_eq!(ledger.migration(), None);
+}
+
+#[test]
+fn the_reason_somebody_gave_is_kept_and_a_renewal_without_one_does_not_erase_it() {
+    let now = time("2030-01-01T12:00:00Z");
+    let told = Ticket {
+        reason: Some("restore test".to_owned()),
+        ..ticket("bowline-api-a", TicketKind::BowlineApi, "a")
+    };
+    let mut ledger = Ledger::default();
+    ledger.submit(told.clone(), now).unwrap();
+    ledger.submit(Ticket { reason: None, ..told.clone() }, now).unwrap();
+    let json = serde_json::to_string(&ledger).unwrap();
+    assert_eq!(read(&json).tickets()[&told.id], told);
+    ledger.submit(Ticket { reason: Some("longer".to_owned()), ..told.clone() }, now).unwrap();
+    assert_eq!(ledger.tickets()[&told.id].reason.as_deref(), Some("longer"));
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn mine() -> Ticket {
         generation: 1,
         created_at: since(),
         owner: Owner::Withdrawn,
+        reason: None,
     }
 }
 

@@ -196,6 +196,7 @@ fn ticket(node: &str, created_at: Timestamp) -> Ticket {
         generation: 1,
         created_at,
         owner: Owner::Withdrawn,
+        reason: None,
     }
 }
 

@@ -17,6 +17,9 @@ pub trait Reason: std::error::Error + Into<Status> {
     /// The gRPC code that the caller gets.
     fn code(&self) -> Code;
 
+    /// Its name, for callers that are told more than a gRPC code.
+    fn name(&self) -> &'static str;
+
     /// Whether the caller may forget that it asked. If so, nothing of the call may be left behind.
     fn is_final(&self) -> bool {
         is_final(self.code())
@@ -80,6 +83,17 @@ macro_rules! table {
                         Self::Broken(_) => Code::Internal,
                     }
                 }
+
+                fn name(&self) -> &'static str {
+                    match self {
+                        Self::Invalid(_) => "Invalid",
+                        $(Self::$reason(_) => stringify!($reason),)*
+                        Self::Busy(_) => "Busy",
+                        Self::Unreachable(_) => "Unreachable",
+                        Self::TimedOut(_) => "TimedOut",
+                        Self::Broken(_) => "Broken",
+                    }
+                }
             }
 
             impl From<$name> for Status {
@@ -88,6 +102,11 @@ macro_rules! table {
                 }
             }
         )*
+
+        /// The name of every reason in this table; those that several calls share are there several times.
+        pub const REASONS: &[&str] = &[
+            "Invalid", "Busy", "Unreachable", "TimedOut", "Broken", $($(stringify!($reason),)*)*
+        ];
 
         #[cfg(test)]
         fn rows() -> Vec<(&'static str, &'static str, Status, bool)> {
@@ -103,6 +122,7 @@ macro_rules! table {
                     ("Broken", $name::Broken("Broken".to_owned())),
                 ] {
                     let is_final = error.is_final();
+                    assert_eq!(error.name(), reason);
                     rows.push((stringify!($name), reason, error.into(), is_final));
                 }
             )*

@@ -64,5 +64,5 @@ pub use id::Name;
 pub use page::Page;
 pub use path::AbsolutePath;
 pub use server::{Ended, Limits, ServeError, Server};
-pub use socket::BindError;
+pub use socket::{BindError, OwnedSocket};
 pub use topology::{Topology, TopologyRequirement};

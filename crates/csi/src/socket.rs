@@ -35,7 +35,7 @@ fn io_error(deed: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BindEr
 
 /// A socket of ours in the filesystem; removed when dropped, unless somebody else's has taken its place.
 #[derive(Debug)]
-pub(crate) struct OwnedSocket {
+pub struct OwnedSocket {
     path: PathBuf,
     identity: (u64, u64),
 }
@@ -47,7 +47,7 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 impl OwnedSocket {
     /// Listens at `endpoint`. Mode 0600 from the first moment on: the socket is made in a directory that only we can
     /// enter and then linked to its place, which also fails if somebody else was faster.
-    pub(crate) async fn bind(endpoint: &Endpoint) -> Result<(UnixListener, Self), BindError> {
+    pub async fn bind(endpoint: &Endpoint) -> Result<(UnixListener, Self), BindError> {
         let path = endpoint.path();
         let nursery = Nursery::new(path)?;
         let made = nursery.0.join("s");

@@ -39,5 +39,6 @@ pub fn wish(kind: TicketKind, id: &str, on: &str) -> Ticket {
         generation: 1,
         created_at: Timestamp::UNIX_EPOCH,
         owner: Owner::Withdrawn,
+        reason: None,
     }
 }

@@ -1,1 +1,35 @@
-//! To be written.
+//! The HTTP API: everything the command line can do, on a unix socket and, with a token, on an address of this machine.
+//!
+//! # Flow
+//!
+//! [`Server::bind`] takes its places → [`Server::run`] answers with what [`router`] knows → a request is parsed once, at
+//! the edge → the [`Catalog`](bowline_controller::Catalog) does the work → the answer is one of [`wire`], or a [`Problem`].
+//! Nothing is decided here.
+//!
+//! # Guarantees
+//!
+//! - The socket is never open to others. Whoever comes over TCP must come from this machine, name it, and show the token.
+//! - A body is bounded, and so are connections, calls and followers. What cannot be accepted is told by the field's name.
+//! - Every route is in the description at `/openapi.json`; a test keeps that.
+//!
+//! # Caveats
+//!
+//! - A call whose caller hangs up is dropped where it awaits; the catalog finishes what it began.
+
+mod advice;
+mod api;
+mod extract;
+mod handle;
+mod problem;
+mod routes;
+mod server;
+mod token;
+pub mod wire;
+
+pub use advice::{Shortened, meaning, phrase, remedy};
+pub use api::{Api, Parts};
+pub use handle::tickets::explained;
+pub use problem::Problem;
+pub use routes::{ROUTES, description, router};
+pub use server::{ListenError, Server};
+pub use token::{Token, TokenError};

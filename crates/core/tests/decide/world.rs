@@ -40,6 +40,7 @@ pub(crate) fn ticket(kind: TicketKind, name: &str, on: &str) -> Filed {
         generation: 1,
         created_at: start(),
         owner: Owner::Withdrawn,
+        reason: None,
     };
     Filed { ticket, aged: false }
 }

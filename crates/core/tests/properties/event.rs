@@ -147,7 +147,19 @@ pub(crate) fn ticket() -> impl Strategy<Value = Ticket> {
     (0..SLOTS, 0..3usize, what, 0..100i64, owner).prop_map(|(slot, on, what, age, owner)| {
         let (kind, access, content, read_only, frontend) = what;
         let (id, node, created_at) = (ticket_id(slot), node(on), at(age));
-        Ticket { id, kind, node, access, content, read_only, frontend, generation: 1, created_at, owner }
+        Ticket {
+            id,
+            kind,
+            node,
+            access,
+            content,
+            read_only,
+            frontend,
+            generation: 1,
+            created_at,
+            owner,
+            reason: None,
+        }
     })
 }
 

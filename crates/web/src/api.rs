@@ -1,0 +1,90 @@
+//! What every handler needs, and when the API is ready.
+
+use bowline_controller::Catalog;
+use bowline_engine::Clock;
+use prometheus_client::registry::Registry;
+use std::sync::{Arc, Mutex, OnceLock};
+use tokio::sync::{Semaphore, watch};
+
+use crate::problem::Problem;
+use crate::wire::Finding;
+
+/// Calls that are worked on at once; more wait a moment and are then refused.
+const CALLS: usize = 256;
+
+/// Callers that follow what happens at once.
+const FOLLOWERS: usize = 64;
+
+/// What the API is made of.
+pub struct Parts {
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Where everything is counted.
+    pub registry: Arc<Mutex<Registry>>,
+    /// Looks at the machine; may block.
+    pub probe: Arc<dyn Fn() -> Vec<Finding> + Send + Sync>,
+    /// The version of this process.
+    pub version: &'static str,
+    /// The node it runs on.
+    pub node: String,
+}
+
+/// The state of the API. A handle; clones share it.
+///
+/// It can listen before there is a catalog, so that `/healthz` and `/readyz` answer while a large store is read; until
+/// [`Api::open`] everything else is told to come again.
+#[derive(Clone)]
+pub struct Api {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) parts: Parts,
+    catalog: OnceLock<Catalog>,
+    stopping: watch::Sender<bool>,
+    pub(crate) calls: Arc<Semaphore>,
+    pub(crate) followers: Arc<Semaphore>,
+}
+
+impl Api {
+    /// An API without a catalog yet.
+    pub fn new(parts: Parts) -> Self {
+        let inner = Inner {
+            parts,
+            catalog: OnceLock::new(),
+            stopping: watch::channel(false).0,
+            calls: Arc::new(Semaphore::new(CALLS)),
+            followers: Arc::new(Semaphore::new(FOLLOWERS)),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// From now on it is ready. The first catalog stays.
+    pub fn open(&self, catalog: Catalog) {
+        let _ = self.inner.catalog.set(catalog);
+    }
+
+    /// Ends whoever follows what happens, so that a stop does not wait for them. From now on it is not ready.
+    pub fn stop(&self) {
+        self.inner.stopping.send_replace(true);
+    }
+
+    /// Whether it is ready for work.
+    pub fn is_ready(&self) -> bool {
+        self.inner.catalog.get().is_some() && !*self.inner.stopping.borrow()
+    }
+
+    /// Done when the API stops.
+    pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stopping = self.inner.stopping.subscribe();
+        async move {
+            // The sender lives as long as the API does.
+            let _ = stopping.wait_for(|stopping| *stopping).await;
+        }
+    }
+
+    pub(crate) fn catalog(&self) -> Result<&Catalog, Problem> {
+        let starting = || Problem::new("Starting", "everything is being read back; ask again in a moment");
+        self.inner.catalog.get().ok_or_else(starting)
+    }
+}

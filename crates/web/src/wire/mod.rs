@@ -1,0 +1,18 @@
+//! What travels over the API, as both sides of it see it: camelCase, times as RFC 3339, sizes in bytes.
+
+mod machine;
+mod node;
+mod snapshot;
+mod ticket;
+mod volume;
+
+pub use machine::{Capacity, Doctor, Drift, Event, Events, Finding};
+pub use node::{AddNode, Node, Nodes};
+pub use snapshot::{Group, NewSnapshot, Snapshot, SnapshotState, Snapshots};
+pub use ticket::{
+    Attach, Attached, Hold, NewTicket, OwnerFields, Remedy, Ticket, Tickets, Until, VerdictFields, Why,
+};
+pub use volume::{
+    Attachment, Change, Grow, Holder, NewVolume, Progress, Settings, Source, Use, Volume, VolumeState,
+    Volumes,
+};
