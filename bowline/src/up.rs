@@ -1,0 +1,201 @@
+//! `bowline up`: everything on one machine, in one process. A parts list, and the order in which they start and stop.
+
+use anyhow::{Context, Result};
+use bowline_controller::csi::{ControllerService, GroupService, IdentityService};
+use bowline_controller::{Catalog, Node};
+use bowline_core::{NodeId, TargetId, Timestamp};
+use bowline_csi::{Endpoint, Limits, Server};
+use bowline_engine::SystemClock;
+use bowline_host::path::Base;
+use bowline_host::{Host, Roots};
+use bowline_node::{FileDevices, NodeService};
+use bowline_store::{RedbStore, Store};
+use bowline_target::file::{FileTarget, Policy, Settings};
+use bowline_target::{BackingFiles, Provision};
+use bowline_web::Api;
+use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+
+use crate::notify::{self, State};
+
+/// The one target of a machine on its own.
+const TARGET: &str = "file";
+
+/// What it is told.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where everything is kept.
+    pub data: PathBuf,
+    /// Where CSI callers connect.
+    pub csi: Endpoint,
+    /// Where HTTP callers connect beside the socket.
+    pub http: Option<SocketAddr>,
+    /// The node it is.
+    pub node: NodeId,
+    /// Other nodes that may ask for volumes.
+    pub peers: Vec<NodeId>,
+    /// How many volumes a node can have at once.
+    pub max_volumes: Option<u32>,
+    /// How much may be promised.
+    pub policy: Policy,
+    /// Directories below which CSI callers may name paths.
+    pub path_roots: Vec<PathBuf>,
+}
+
+/// Serves until it is told to stop. Mounts stay: they are found again at the next start.
+pub async fn run(setup: Setup) -> Result<()> {
+    let stop = stopped()?;
+    make_private(&setup.data)?;
+    let registry = Arc::new(Mutex::new(Registry::default()));
+    let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
+    let api = Api::new(bowline_web::Parts {
+        clock: Arc::new(SystemClock),
+        registry: Arc::clone(&registry),
+        probe: probe(Arc::clone(&host)),
+        version: env!("CARGO_PKG_VERSION"),
+        node: setup.node.to_string(),
+    });
+    let web = listen_for_people(&setup).await?;
+    if let Some(address) = web.address() {
+        tracing::info!(%address, "HTTP");
+    }
+    let web = tokio::spawn(web.run(api.clone(), until(stop.clone())));
+
+    let (catalog, files) = open(&setup, &host, &registry).await?;
+    let node = this_node(&setup, &host, files, &registry)?;
+    let server = Server::bind(&setup.csi, Limits::default())
+        .await?
+        .identity(IdentityService::new(catalog.clone()))
+        .controller(ControllerService::new(catalog.clone()))
+        .group_controller(GroupService::new(catalog.clone()))
+        .node(node);
+    api.open(catalog.clone());
+    // A supervisor that cannot be told is no reason to end.
+    if let Err(error) = notify::notify(State::Ready) {
+        tracing::warn!(%error, "nobody could be told that it is ready");
+    }
+    tracing::info!(node = %setup.node, data = %setup.data.display(), csi = %setup.csi, "ready");
+    let ended = server.run(until(stop)).await?;
+    let _ = notify::notify(State::Stopping);
+    tracing::info!(?ended, "no more CSI calls");
+    web.await.context("the HTTP server")??;
+    catalog.close().await;
+    Ok(())
+}
+
+/// The directory, for nobody else.
+fn make_private(data: &Path) -> Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    if !data.exists() {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data);
+        made.with_context(|| format!("making the data directory {}", data.display()))?;
+    }
+    let mode = std::fs::metadata(data)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        std::fs::set_permissions(data, PermissionsExt::from_mode(mode & !0o077))
+            .with_context(|| format!("closing {} to others", data.display()))?;
+    }
+    Ok(())
+}
+
+async fn listen_for_people(setup: &Setup) -> Result<bowline_web::Server> {
+    let socket: Endpoint = format!("unix://{}", setup.data.join("api.sock").display()).parse()?;
+    let http = match setup.http {
+        Some(address) => Some((address, bowline_web::Token::load(&setup.data.join("token"))?)),
+        None => None,
+    };
+    Ok(bowline_web::Server::bind(&socket, http).await?)
+}
+
+async fn open(
+    setup: &Setup,
+    host: &Host,
+    registry: &Arc<Mutex<Registry>>,
+) -> Result<(Catalog, Arc<FileTarget>)> {
+    let settings = Settings {
+        id: TargetId::new(TARGET)?,
+        directory: setup.data.join("volumes"),
+        host_name: setup.node.to_string(),
+        policy: setup.policy,
+    };
+    let (database, host) = (setup.data.join("store"), host.clone());
+    // The store first: its lock says which other process has this directory.
+    let (store, target) = tokio::task::spawn_blocking(move || -> Result<_> {
+        let store = RedbStore::open(&database)?;
+        Ok((store, FileTarget::open(settings, host)?))
+    })
+    .await??;
+    let store: Arc<dyn Store> = Arc::new(store);
+    #[cfg(feature = "failpoints")]
+    let store: Arc<dyn Store> = Arc::new(crate::steps::Stepped(store));
+    let target = Arc::new(target);
+    let known = |node: &NodeId| Node {
+        id: node.clone(),
+        limit: setup.max_volumes,
+        out_of_service: None,
+        added_at: Timestamp::now(),
+    };
+    let catalog = Catalog::open(bowline_controller::Parts {
+        store,
+        targets: vec![Arc::clone(&target) as Arc<dyn Provision>],
+        nodes: std::iter::once(&setup.node).chain(&setup.peers).map(known).collect(),
+        clock: Arc::new(SystemClock),
+        settings: bowline_engine::Settings::default(),
+        registry: Arc::clone(registry),
+    })
+    .await?;
+    Ok((catalog, target))
+}
+
+/// The node service of this process: for `up` beside the controller, for `bowline node` alone.
+pub(crate) fn this_node(
+    setup: &Setup,
+    host: &Arc<Host>,
+    files: Arc<impl BackingFiles>,
+    registry: &Mutex<Registry>,
+) -> Result<NodeService> {
+    let devices = FileDevices::new(Arc::clone(host), files);
+    let bases: Result<Vec<Base>, _> = setup.path_roots.iter().map(|root| Base::open(root)).collect();
+    let parts = bowline_node::Parts {
+        node: setup.node.clone(),
+        devices: BTreeMap::from([(TargetId::new(TARGET)?, Arc::new(devices) as _)]),
+        host: Arc::clone(host),
+        state: setup.data.join("node").join(setup.node.as_str()),
+        bases: bases?,
+        attach_limit: setup.max_volumes,
+        topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), setup.node.to_string())]),
+        timing: bowline_node::Timing::default(),
+    };
+    let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(NodeService::new(parts, &mut registry)?)
+}
+
+fn probe(host: Arc<Host>) -> Arc<dyn Fn() -> Vec<bowline_web::wire::Finding> + Send + Sync> {
+    Arc::new(move || host.probe_machine().into_iter().map(crate::found).collect())
+}
+
+/// Told once when SIGTERM or SIGINT comes.
+pub(crate) fn stopped() -> Result<watch::Receiver<bool>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (tell, told) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tracing::info!("stopping");
+        tell.send_replace(true);
+        // The sender stays, so that whoever waits sees the value and not the end of the channel.
+        std::future::pending::<()>().await;
+    });
+    Ok(told)
+}
+
+pub(crate) async fn until(mut stop: watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stopped| *stopped).await;
+}
