@@ -68,7 +68,7 @@ impl Inner {
             return TargetError::InUse { by: format!("epoch {epoch} of another node") };
         }
         if record.draining.len() != before
-            && let Err(fault) = self.directory.write(item, record)
+            && let Err(fault) = self.directory.write_pressing(item, record)
         {
             return told(&fault);
         }
@@ -98,7 +98,7 @@ impl Inner {
         }
         if record != before {
             pass("target.revoke.before");
-            self.directory.write(&item, &record).map_err(|fault| told(&fault))?;
+            self.directory.write_pressing(&item, &record).map_err(|fault| told(&fault))?;
             pass("target.revoke.after");
         }
         match lingering? {

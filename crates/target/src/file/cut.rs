@@ -212,7 +212,7 @@ impl Inner {
                 self.directory.put(&item)?;
                 self.directory.sync()?;
             }
-            self.directory.write(&item, record)?;
+            self.directory.write_pressing(&item, record)?;
             self.room.set(&item, record.promised);
         }
         first_of(cut).map_or(Ok(()), |first| self.directory.remove_cut(first))

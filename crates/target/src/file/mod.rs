@@ -1,6 +1,7 @@
 //! Volumes as sparse files in one directory of this machine.
 //!
-//! **What is in the directory.** `directory.json` names the installation; every volume has `vol-….data` (its bytes, and
+//! **What is in the directory.** `directory.json` names the installation, `directory.spare` keeps room for records that
+//! must be written when the disk is full; every volume has `vol-….data` (its bytes, and
 //! nothing else), `vol-….json` (its record: id, name, size, installation, whom it lets in) and `vol-….lock`; snapshots
 //! have the same as `snap-…`. The installation and the id are in the record and on the file itself (an extended
 //! attribute), so a directory that was moved or restored is recognised, and bytes are never taken for those of another

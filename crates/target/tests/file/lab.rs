@@ -256,7 +256,7 @@ pub(crate) fn listed(dir: &Path) -> Vec<String> {
 }
 
 /// What an empty directory of volumes has in it.
-pub(crate) const EMPTY: [&str; 2] = ["directory.json", "directory.lock"];
+pub(crate) const EMPTY: [&str; 3] = ["directory.json", "directory.lock", "directory.spare"];
 
 pub(crate) fn identity(path: &Path) -> FileIdentity {
     FileIdentity::of(&File::open(path).unwrap()).unwrap()

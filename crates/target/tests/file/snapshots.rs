@@ -67,6 +67,11 @@ fn one_moment(lab: &Lab, dir: &Path) {
     }
     for (id, place) in ["a", "b"].into_iter().zip(&places) {
         lab.unmounted(&target, id, place);
+        lab.runtime.block_on(target.allow(&grant(id, "a", 2))).unwrap();
+        let again = lab.attach(&target, id, "a", 2).unwrap();
+        run("mount", &[&again.path, &place.1]);
+        run("umount", &[&place.1]);
+        lab.detach(&again);
     }
 }
 
