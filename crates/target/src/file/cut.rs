@@ -171,6 +171,8 @@ impl Inner {
         for (record, (part, path)) in cut.snapshots.iter_mut().zip(&parts) {
             let fault = |error| told(Fault::io(path, error));
             let item = item_of(&record.snapshot);
+            // The file may be ahead of its record, by a growth that a fault stopped.
+            part.set_len(record.size).map_err(fault)?;
             file::set_label(part, &self.directory.label(&item)).map_err(fault)?;
             part.set_permissions(Permissions::from_mode(0o400)).map_err(fault)?;
             pass("target.part-sync.before");

@@ -236,6 +236,9 @@ fn ended_at(lab: &Lab, deed: Deed, index: usize, point: &str) {
     assert!(stopped.is_empty() || stopped == point, "{stopped} is not {point}");
 
     let target = lab.open(&stage.directory);
+    // A write to a frozen filesystem would never come back.
+    let frozen = Command::new("fsfreeze").arg("-u").arg(&stage.mounted.1).output().unwrap().status.success();
+    assert!(!frozen, "{deed:?} at {point} left it frozen");
     fs::write(stage.mounted.1.join("after"), "nothing is frozen").unwrap();
     nothing_half_made(lab, &target, deed);
     lab.runtime.block_on(deed.ask(&target)).unwrap_or_else(|error| panic!("{deed:?} at {point}: {error:?}"));

@@ -75,7 +75,8 @@ fn not_run(line: &str) {
 }
 
 pub(crate) fn run(program: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) {
-    let output = Command::new(program).args(args.iter().map(|arg| arg.as_ref())).output().unwrap();
+    let args = args.iter().map(AsRef::as_ref);
+    let output = Command::new(program).args(args).output().unwrap();
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 

@@ -106,14 +106,14 @@ fn a_group_is_of_one_moment_where_blocks_are_copied() {
 #[test]
 fn a_group_is_of_one_moment_on_xfs() {
     lab("snapshots::a_group_is_of_one_moment_on_xfs", PROGRAMS, |lab| {
-        one_moment(lab, &lab.scratch("xfs", 512))
+        one_moment(lab, &lab.scratch("xfs", 512));
     });
 }
 
 #[test]
 fn a_group_is_of_one_moment_on_btrfs() {
     lab("snapshots::a_group_is_of_one_moment_on_btrfs", PROGRAMS, |lab| {
-        one_moment(lab, &lab.scratch("btrfs", 512))
+        one_moment(lab, &lab.scratch("btrfs", 512));
     });
 }
 
@@ -182,6 +182,35 @@ fn what_somebody_else_froze_stays_frozen_and_the_others_are_thawed() {
         for place in &places {
             fs::write(place.1.join("y"), "thawed").unwrap();
         }
+    });
+}
+
+#[test]
+fn a_filesystem_that_is_mounted_in_another_namespace_is_frozen_too() {
+    lab("snapshots::a_filesystem_that_is_mounted_in_another_namespace_is_frozen_too", PROGRAMS, |lab| {
+        let dir = lab.path("volumes");
+        let target = lab.open(&dir);
+        lab.create(&target, &order("v", 16 * MIB, None)).unwrap();
+        let (device, at) = lab.mounted(&target, &dir, "v", true);
+        run("umount", &[&at]);
+        let script = "mount \"$1\" \"$2\" && echo unsynced >\"$2/file\" && echo ready && cat >/dev/null; umount \"$2\"";
+        let mut other = std::process::Command::new("unshare")
+            .args(["-m", "--propagation", "private", "sh", "-c", script, "sh"])
+            .args([&device.path, &at])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+        let taken = lab.snapshot(&target, &[cut("s", "v")]);
+        drop(other.stdin.take());
+        assert!(other.wait().unwrap().success(), "thawed: it could be unmounted");
+        taken.unwrap();
+        lab.detach(&device);
+        lab.create(&target, &order("restored", 16 * MIB, Some(Source::Snapshot(snapshot("s"))))).unwrap();
+        let place = lab.mounted(&target, &dir, "restored", false);
+        assert_eq!(fs::read_to_string(place.1.join("file")).unwrap(), "unsynced\n");
+        lab.unmounted(&target, "restored", &place);
     });
 }
 
