@@ -150,6 +150,11 @@ fn ended(error: &tokio::task::JoinError) -> String {
 }
 
 impl FileTarget {
+    /// Where the volumes are.
+    pub fn directory(&self) -> &Path {
+        &self.inner.directory.path
+    }
+
     /// Runs blocking work to its end, whether anybody waits for it or not.
     async fn run<T, E>(
         &self,

@@ -7,5 +7,6 @@ mod crash;
 
 mod damage;
 mod lab;
+mod random;
 mod room;
 mod snapshots;
