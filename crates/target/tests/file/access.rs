@@ -137,6 +137,10 @@ fn a_file_that_lost_its_name_is_still_reached_by_its_device() {
         let device = lab.attach(&Shelf::open(&dir).unwrap(), &id, "a", 1).unwrap();
         fs::remove_file(target.backing(&volume(&id)).unwrap().unwrap()).unwrap();
         assert!(matches!(revoke(), Err(TargetError::InUse { .. })));
+        let restored = dir.join(format!("vol-{id}.data"));
+        fs::File::create(&restored).unwrap().set_len(MIB).unwrap();
+        assert!(matches!(revoke(), Err(TargetError::InUse { .. })), "the old file's device may be mounted");
+        fs::remove_file(&restored).unwrap();
         fs::remove_file(dir.join(format!("vol-{id}.json"))).unwrap();
         let unknown = revoke();
         assert!(

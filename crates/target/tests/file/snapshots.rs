@@ -215,6 +215,59 @@ fn a_filesystem_that_is_mounted_in_another_namespace_is_frozen_too() {
 }
 
 #[test]
+fn a_snapshot_that_is_taken_but_has_no_record_yet_is_neither_forgotten_nor_taken_again() {
+    let name =
+        "snapshots::a_snapshot_that_is_taken_but_has_no_record_yet_is_neither_forgotten_nor_taken_again";
+    lab(name, &[], |lab| {
+        let dir = lab.path("volumes");
+        let mut target = lab.open(&dir);
+        for id in ["a", "b"] {
+            lab.create(&target, &order(id, MIB, None)).unwrap();
+            Raw(&target).write(&volume(id), 0, b"then");
+        }
+        // Something that cannot be replaced by a file, where the record is to be written.
+        let obstacle = dir.join("snap-s2.json-draft");
+        fs::create_dir(&obstacle).unwrap();
+        let cuts = [cut("s1", "a"), cut("s2", "b")];
+        let refused = lab.snapshot(&target, &cuts);
+        assert!(matches!(refused, Err(ProvisionError::Unreachable { .. })), "{refused:?}");
+        for id in ["a", "b"] {
+            Raw(&target).write(&volume(id), 0, b"now!");
+        }
+        for restarted in [false, true] {
+            if restarted {
+                drop(target);
+                target = lab.open(&dir);
+            }
+            let shown = lab.runtime.block_on(target.stored_snapshot(&snapshot("s1")));
+            assert!(
+                matches!(shown, Err(ProvisionError::Unreachable { .. })),
+                "not one without the other: {shown:?}"
+            );
+            let deleted = lab.runtime.block_on(target.delete_snapshot(&snapshot("s2")));
+            assert!(matches!(deleted, Err(ProvisionError::Unreachable { .. })), "{deleted:?}");
+            assert!(lab.snapshot(&target, &cuts).is_err());
+        }
+        fs::remove_dir(&obstacle).unwrap();
+        lab.snapshot(&target, &cuts).unwrap();
+        for (id, from) in [("ra", "s1"), ("rb", "s2")] {
+            lab.create(&target, &order(id, MIB, Some(Source::Snapshot(snapshot(from))))).unwrap();
+            assert_eq!(
+                Raw(&target).read(&volume(id), 0, 4),
+                b"then",
+                "the moment is the one it was taken at"
+            );
+        }
+        for id in ["s1", "s2"] {
+            lab.runtime.block_on(target.delete_snapshot(&snapshot(id))).unwrap();
+        }
+        let left: Vec<_> =
+            crate::lab::listed(&dir).into_iter().filter(|name| !name.starts_with("vol-")).collect();
+        assert_eq!(left, crate::lab::EMPTY);
+    });
+}
+
+#[test]
 fn snapshots_are_read_only_files() {
     lab("snapshots::snapshots_are_read_only_files", &[], |lab| {
         use std::os::unix::fs::PermissionsExt;
