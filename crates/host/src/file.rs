@@ -102,7 +102,18 @@ pub fn space(directory: &Path) -> io::Result<Amount> {
 /// tried out, for no kernel interface tells.
 pub fn longest(directory: &Path, multiple: u64) -> io::Result<u64> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = open(directory, flags, Mode::RUSR | Mode::WUSR)?;
+    let file = match open(directory, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => File::from(file),
+        // Not every filesystem has files without a name.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let probe = directory.join("longest.probe");
+            remove(&probe)?;
+            let file = create_new(&probe)?;
+            remove(&probe)?;
+            file
+        }
+        Err(error) => return Err(error.into()),
+    };
     // Beyond its limit a process is not told, but killed (SIGXFSZ).
     let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX).min(i64::MAX.unsigned_abs());
     let (mut good, mut bad) = (0, limit / multiple + 1);

@@ -11,6 +11,7 @@ use bowline_host::Tag;
 use bowline_host::file::{self, Sharing};
 use bowline_host::loopdev::{FileIdentity, LoopDevice, LoopError};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
 fn unreachable(error: &dyn std::fmt::Display) -> TargetError {
     TargetError::Unreachable { error: error.to_string() }
@@ -22,6 +23,11 @@ fn told(fault: &Fault) -> TargetError {
         Fault::Io { .. } => TargetError::Unreachable { error },
         Fault::Damaged { .. } => TargetError::Refused { error },
     }
+}
+
+/// Whether a tag is of the same volume and node, and no newer.
+fn covers(owner: &Tag, tag: &Tag) -> bool {
+    tag.same_owner(owner) && tag.epoch() <= owner.epoch()
 }
 
 impl Inner {
@@ -68,7 +74,7 @@ impl Inner {
             return TargetError::InUse { by: format!("epoch {epoch} of another node") };
         }
         if record.draining.len() != before
-            && let Err(fault) = self.directory.write(item, record)
+            && let Err(fault) = self.directory.write_pressing(item, record)
         {
             return told(&fault);
         }
@@ -82,9 +88,9 @@ impl Inner {
         let record = self.directory.volume(&item).map_err(|fault| told(&fault))?;
         let (Some(_lock), Some(mut record)) = (lock, record) else { return self.never_here(revocation) };
         let before = record.clone();
-        let covers = |granted: &Epoch, export: &Export| export.node == *node && granted <= epoch;
+        let out_now = |granted: &Epoch, export: &Export| export.node == *node && granted <= epoch;
         let out: Vec<_> =
-            record.exports.open().iter().filter(|(granted, export)| covers(granted, export)).collect();
+            record.exports.open().iter().filter(|(granted, export)| out_now(granted, export)).collect();
         record
             .draining
             .extend(out.into_iter().map(|(granted, export)| (*granted, export.clone())).collect::<Vec<_>>());
@@ -94,11 +100,11 @@ impl Inner {
         // neither the answer nor the revocation.
         let lingering = self.lingering(&item, &record, node, *epoch);
         if matches!(lingering, Ok(None)) {
-            record.draining.retain(|granted, export| !covers(granted, export));
+            record.draining.retain(|granted, export| !out_now(granted, export));
         }
         if record != before {
             pass("target.revoke.before");
-            self.directory.write(&item, &record).map_err(|fault| told(&fault))?;
+            self.directory.write_pressing(&item, &record).map_err(|fault| told(&fault))?;
             pass("target.revoke.after");
         }
         match lingering? {
@@ -134,12 +140,22 @@ impl Inner {
         epoch: Epoch,
     ) -> Result<Option<String>, TargetError> {
         let path = self.directory.path(item, Part::Data);
-        let devices = match file::open_file(&path, false).and_then(|file| FileIdentity::of(&file)) {
-            Ok(identity) => self.host.loops_of(identity),
-            // Its devices, if there are any, are bound to a file that has no name any more.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.tagged(&record.volume, node, epoch),
+        let identity = match file::open_file(&path, false).and_then(|file| FileIdentity::of(&file)) {
+            Ok(identity) => Some(identity),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(unreachable(&format!("{}: {error}", path.display()))),
         };
+        // A device of this grant on a file that has no name any more was there before the directory was restored or
+        // cleaned up by hand, and may be mounted.
+        let owner = Tag::new(&record.volume, node, epoch);
+        let nameless = |device: &LoopDevice| {
+            let deleted = device.backing_path.as_os_str().as_bytes().ends_with(b" (deleted)");
+            (identity.is_none() || deleted) && device.tag.is_some_and(|tag| covers(&owner, &tag))
+        };
+        let devices = self.host.loops().map(|all| {
+            let reaches = |device: &LoopDevice| Some(device.backing) == identity || nameless(device);
+            all.into_iter().filter(reaches).collect::<Vec<_>>()
+        });
         let devices = devices.map_err(|error| unreachable(&error))?;
         let stays = |(granted, export): (Epoch, Export)| {
             let stays = export.node != *node || granted > epoch;
@@ -152,7 +168,7 @@ impl Inner {
 
     fn tagged(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<Vec<LoopDevice>, LoopError> {
         let owner = Tag::new(volume, node, epoch);
-        let ours = |tag: Tag| tag.same_owner(&owner) && tag.epoch() <= epoch;
+        let ours = |tag: Tag| covers(&owner, &tag);
         Ok(self.host.loops()?.into_iter().filter(|device| device.tag.is_some_and(ours)).collect())
     }
 

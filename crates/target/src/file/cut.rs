@@ -71,7 +71,7 @@ impl Inner {
         let seen = seen.map_err(|error| self.told(Fault::io(&self.directory.path, error), needed))?;
         let promised = self.room.promise(&wanted, seen);
         promised.map_err(|available| ProvisionError::NoRoom { needed, available })?;
-        let cut = self.take(first, &sitters, progress).inspect_err(|_| self.take_back(first, &ids))?;
+        let cut = self.take(first, &sitters, progress).map_err(|error| self.take_back(first, &ids, error))?;
         self.settle(&cut).map_err(|fault| {
             self.unfinished().push(cut.clone());
             ProvisionError::Unreachable { error: fault.to_string() }
@@ -158,7 +158,7 @@ impl Inner {
             let fault = |error| told(Fault::io(&path, error));
             file::remove(&path).map_err(fault)?;
             parts.push((file::create_new(&path).map_err(fault)?, path.clone()));
-            total += file::data_bytes(&sitter.file).map_err(fault)?;
+            total += file::allocated(&sitter.file.metadata().map_err(fault)?);
         }
         progress.expect(total);
         let files: Vec<&File> = sitters.iter().map(|sitter| &sitter.file).collect();
@@ -171,6 +171,8 @@ impl Inner {
         for (record, (part, path)) in cut.snapshots.iter_mut().zip(&parts) {
             let fault = |error| told(Fault::io(path, error));
             let item = item_of(&record.snapshot);
+            // The file may be ahead of its record, by a growth that a fault stopped.
+            part.set_len(record.size).map_err(fault)?;
             file::set_label(part, &self.directory.label(&item)).map_err(fault)?;
             part.set_permissions(Permissions::from_mode(0o400)).map_err(fault)?;
             pass("target.part-sync.before");
@@ -192,13 +194,14 @@ impl Inner {
         }
     }
 
-    /// Clears away a cut that was not taken.
-    fn take_back(&self, first: &SnapshotId, ids: &[SnapshotId]) {
-        let removed = ids.iter().try_for_each(|id| self.directory.remove(&item_of(id), Part::Partial));
-        if let Err(fault) = removed.and_then(|()| self.directory.remove_cut(first)) {
-            tracing::warn!(snapshot = %first, %fault, "not taken, and not cleared away yet");
-        }
+    /// Clears away a cut that was not taken, and says why it was not.
+    fn take_back(&self, first: &SnapshotId, ids: &[SnapshotId], error: ProvisionError) -> ProvisionError {
         ids.iter().for_each(|id| self.room.forget(&item_of(id)));
+        let removed = ids.iter().try_for_each(|id| self.directory.remove(&item_of(id), Part::Partial));
+        match removed.and_then(|()| self.directory.remove_cut(first)) {
+            Ok(()) => error,
+            Err(fault) => ProvisionError::Unreachable { error: format!("{error}; it is half made: {fault}") },
+        }
     }
 
     /// Gives every snapshot of a cut that is taken its place and its record.
@@ -212,7 +215,7 @@ impl Inner {
                 self.directory.put(&item)?;
                 self.directory.sync()?;
             }
-            self.directory.write(&item, record)?;
+            self.directory.write_pressing(&item, record)?;
             self.room.set(&item, record.promised);
         }
         first_of(cut).map_or(Ok(()), |first| self.directory.remove_cut(first))

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -127,6 +128,42 @@ impl Directory {
     /// Stores a record durably.
     pub(super) fn write<R: Record>(&self, item: &Item, record: &R) -> Result<(), Fault> {
         write_file(&self.path(item, Part::Record), &self.path(item, Part::Draft), record)
+    }
+
+    /// Stores what must be stored also on a full disk: that somebody is out, or that something goes.
+    pub(super) fn write_pressing<R: Record>(&self, item: &Item, record: &R) -> Result<(), Fault> {
+        let written = self.write(item, record);
+        if !written.as_ref().is_err_and(Fault::is_full) {
+            return written;
+        }
+        let path = self.spare();
+        // Emptied, not removed: xfs gives the room of a removed file back only some time later.
+        let emptied = file::open_file(&path, true).and_then(|spare| spare.set_len(0));
+        emptied.map_err(|error| Fault::io(&path, error))?;
+        let written = self.write(item, record);
+        self.keep_spare();
+        written
+    }
+
+    fn spare(&self) -> PathBuf {
+        self.path.join("directory.spare")
+    }
+
+    /// Keeps some room for records that must be written when there is none.
+    pub(super) fn keep_spare(&self) {
+        let path = self.spare();
+        let kept = match file::create_new(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => file::open_file(&path, true),
+            other => other,
+        }
+        .and_then(|spare| {
+            let length = usize::try_from(spare.metadata()?.len()).unwrap_or(SPARE);
+            let missing = vec![1; SPARE.saturating_sub(length)];
+            FileExt::write_all_at(&spare, &missing, length as u64)
+        });
+        if let Err(error) = kept {
+            tracing::warn!(path = %path.display(), %error, "no room is kept for records on a full disk");
+        }
     }
 
     pub(super) fn read_cut(&self, first: &SnapshotId) -> Result<Option<CutRecord>, Fault> {
@@ -280,6 +317,9 @@ impl Directory {
         fs::symlink_metadata(self.path(item, Part::Data)).map_or(0, |found| found.len())
     }
 }
+
+/// Enough for a record and its draft, and for what the filesystem needs to write them.
+const SPARE: usize = 256 << 10;
 
 /// More than any record is long: a ledger of exports has at most a few dozen entries.
 const LONGEST: u64 = 16 << 20;

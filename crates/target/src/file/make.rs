@@ -83,17 +83,18 @@ impl Inner {
             promised.map_err(|available| ProvisionError::NoRoom { needed: order.size, available })?;
             self.make(order, item, origin.as_ref(), progress)
         });
-        if made.is_err() {
-            self.clear(item);
-        }
-        made.map(|()| order.size)
+        made.map(|()| order.size).map_err(|error| self.clear(item, error))
     }
 
-    /// Takes back what was begun. What cannot be taken back now is, by the next start.
-    fn clear(&self, item: &Item) {
+    /// Takes back what was begun, and says why it had to be. What cannot be taken back now is by the next start, and
+    /// must not be told as if nothing were left.
+    fn clear(&self, item: &Item, error: ProvisionError) -> ProvisionError {
         match self.erase(item) {
-            Ok(()) => self.room.forget(item),
-            Err(fault) => tracing::warn!(item = called(item), %fault, "half made, and not cleared away yet"),
+            Ok(()) => {
+                self.room.forget(item);
+                error
+            }
+            Err(fault) => ProvisionError::Unreachable { error: format!("{error}; it is half made: {fault}") },
         }
     }
 
@@ -145,7 +146,7 @@ impl Inner {
         let part = file::create_new(&path).map_err(fault)?;
         pass("target.part.after");
         if let Some(origin) = origin {
-            progress.expect(file::data_bytes(&origin.file).map_err(fault)?);
+            progress.expect(file::allocated(&origin.file.metadata().map_err(fault)?));
             let still = if origin.live { self.hold_still(&[&origin.file])? } else { Still::default() };
             self.fill((&origin.file, origin.size), (&part, &path), &still, progress)?;
             still.thaw()?;

@@ -1,6 +1,7 @@
 //! Volumes as sparse files in one directory of this machine.
 //!
-//! **What is in the directory.** `directory.json` names the installation; every volume has `vol-….data` (its bytes, and
+//! **What is in the directory.** `directory.json` names the installation, `directory.spare` keeps room for records that
+//! must be written when the disk is full; every volume has `vol-….data` (its bytes, and
 //! nothing else), `vol-….json` (its record: id, name, size, installation, whom it lets in) and `vol-….lock`; snapshots
 //! have the same as `snap-…`. The installation and the id are in the record and on the file itself (an extended
 //! attribute), so a directory that was moved or restored is recognised, and bytes are never taken for those of another
@@ -149,6 +150,11 @@ fn ended(error: &tokio::task::JoinError) -> String {
 }
 
 impl FileTarget {
+    /// Where the volumes are.
+    pub fn directory(&self) -> &Path {
+        &self.inner.directory.path
+    }
+
     /// Runs blocking work to its end, whether anybody waits for it or not.
     async fn run<T, E>(
         &self,

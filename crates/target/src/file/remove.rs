@@ -59,14 +59,7 @@ impl Inner {
     ) -> Result<(), ProvisionError> {
         let told = |fault| self.told(fault, 0);
         if !already {
-            match self.directory.write(item, record) {
-                // A full disk has no room for a new record. Nobody is let in, so what a crash in between leaves is a
-                // record without bytes: a fault that is told, and that deleting again clears.
-                Err(fault) if fault.is_full() => {
-                    tracing::warn!(item = called(item), "deleting without a note of it: the disk is full");
-                }
-                other => other.map_err(told)?,
-            }
+            self.directory.write_pressing(item, record).map_err(told)?;
         }
         self.erase(item).map_err(told)
     }

@@ -100,6 +100,7 @@ impl FileTarget {
             _lock: lock,
         };
         inner.recover(&found);
+        inner.directory.keep_spare();
         Ok(Self { inner: Arc::new(inner) })
     }
 }

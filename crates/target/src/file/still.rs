@@ -84,14 +84,16 @@ impl Inner {
     pub(super) fn thaw_left(&self, path: &Path) -> Result<(), ProvisionError> {
         let Ok(file) = file::open_file(path, false) else { return Ok(()) };
         for device in self.devices_of(&[&file])? {
+            let mut thawed = Ok(false);
             for place in self.host.mounted(device.number).map_err(|error| unreachable(&error))? {
-                match place.thaw() {
-                    Ok(true) => {
-                        tracing::warn!(device = %device.path.display(), at = %place.at.display(), "thawed what a crash left frozen");
-                    }
-                    Ok(false) => {}
-                    Err(error) => return Err(unreachable(&error)),
+                thawed = place.thaw();
+                // All of them are one filesystem; one that can be reached is enough.
+                if thawed.is_ok() {
+                    break;
                 }
+            }
+            if thawed.map_err(|error| unreachable(&error))? {
+                tracing::warn!(device = %device.path.display(), "thawed what a crash left frozen");
             }
         }
         Ok(())
@@ -107,8 +109,10 @@ impl Inner {
     ) -> Result<(), ProvisionError> {
         let fault = |error| self.told(Fault::io(path, error), size);
         pass("target.fill.before");
+        // Nothing here may take longer than it must: writers are waiting.
+        let expected = file::allocated(&from.metadata().map_err(fault)?);
         match file::reflink(from, to).map_err(fault)? {
-            Reflink::Shared => progress.add(file::data_bytes(from).map_err(fault)?),
+            Reflink::Shared => progress.add(expected),
             Reflink::Unsupported => {
                 if let Some(device) = still.raw.first() {
                     let by = format!(
@@ -117,7 +121,13 @@ impl Inner {
                     return Err(ProvisionError::InUse { by });
                 }
                 to.set_len(size).map_err(fault)?;
-                file::copy_sparse(from, to, size, &mut |bytes| progress.add(bytes)).map_err(fault)?;
+                let mut left = expected;
+                let mut copied = |bytes: u64| {
+                    progress.add(bytes.min(left));
+                    left = left.saturating_sub(bytes);
+                };
+                file::copy_sparse(from, to, size, &mut copied).map_err(fault)?;
+                progress.add(left);
             }
         }
         pass("target.fill.after");

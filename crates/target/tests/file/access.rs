@@ -127,21 +127,30 @@ fn a_device_of_another_grant_that_stays_is_not_in_the_way_and_a_strangers_is() {
 #[test]
 fn a_file_that_lost_its_name_is_still_reached_by_its_device() {
     lab("access::a_file_that_lost_its_name_is_still_reached_by_its_device", &[], |lab| {
-        let (target, dir) = one_volume(lab);
-        allow(lab, &target, "a", 1).unwrap();
-        let device = lab.attach(&Shelf::open(&dir).unwrap(), "v", "a", 1).unwrap();
-        fs::remove_file(target.backing(&volume("v")).unwrap().unwrap()).unwrap();
-        assert!(matches!(revoke(lab, &target, "a", 1), Err(TargetError::InUse { .. })));
-        fs::remove_file(dir.join("vol-v.json")).unwrap();
-        let unknown = revoke(lab, &target, "a", 1);
+        let dir = lab.path("volumes");
+        let target = lab.open(&dir);
+        // Tags are seen by the whole machine: a name that no other test uses.
+        let id = format!("lost-{}", std::process::id());
+        lab.create(&target, &order(&id, MIB, None)).unwrap();
+        lab.runtime.block_on(target.allow(&grant(&id, "a", 1))).unwrap();
+        let revoke = || lab.runtime.block_on(target.revoke(&revocation(&id, "a", 1)));
+        let device = lab.attach(&Shelf::open(&dir).unwrap(), &id, "a", 1).unwrap();
+        fs::remove_file(target.backing(&volume(&id)).unwrap().unwrap()).unwrap();
+        assert!(matches!(revoke(), Err(TargetError::InUse { .. })));
+        let restored = dir.join(format!("vol-{id}.data"));
+        fs::File::create(&restored).unwrap().set_len(MIB).unwrap();
+        assert!(matches!(revoke(), Err(TargetError::InUse { .. })), "the old file's device may be mounted");
+        fs::remove_file(&restored).unwrap();
+        fs::remove_file(dir.join(format!("vol-{id}.json"))).unwrap();
+        let unknown = revoke();
         assert!(
             matches!(unknown, Err(TargetError::InUse { .. })),
             "not even as an unknown volume: {unknown:?}"
         );
         lab.detach(&device);
-        revoke(lab, &target, "a", 1).unwrap();
+        revoke().unwrap();
         fs::rename(dir.join("directory.json"), dir.join("elsewhere")).unwrap();
-        let lost = revoke(lab, &target, "a", 1);
+        let lost = revoke();
         assert!(
             matches!(lost, Err(TargetError::Unreachable { .. })),
             "an empty mount point proves nothing: {lost:?}"
@@ -174,6 +183,32 @@ fn a_revocation_waits_for_whoever_is_attaching() {
         assert!(matches!(seen, Err(TargetError::InUse { .. })), "the device that was made is seen: {seen:?}");
         lab.host.detach(identity(&target.backing(&volume("v")).unwrap().unwrap()), &tag).unwrap();
         revoke(lab, &target, "a", 1).unwrap();
+    });
+}
+
+#[test]
+fn a_revocation_waits_for_a_node_in_another_process() {
+    lab("access::a_revocation_waits_for_a_node_in_another_process", &["flock"], |lab| {
+        let (target, dir) = one_volume(lab);
+        allow(lab, &target, "a", 1).unwrap();
+        let mut other = std::process::Command::new("flock")
+            .args(["-s", dir.join("vol-v.lock").to_str().unwrap(), "-c", "echo locked; cat >/dev/null"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0; 7]).unwrap();
+        let device =
+            lab.attach(&Shelf::open(&dir).unwrap(), "v", "a", 1).expect("nodes do not wait for each other");
+        lab.detach(&device);
+        let (answer, answered) = mpsc::channel();
+        let asked = target.clone();
+        lab.runtime.spawn(async move { answer.send(asked.revoke(&revocation("v", "a", 1)).await) });
+        let early = answered.recv_timeout(std::time::Duration::from_millis(300));
+        assert!(early.is_err(), "confirmed while somebody attaches: {early:?}");
+        drop(other.stdin.take());
+        other.wait().unwrap();
+        answered.recv().unwrap().unwrap();
     });
 }
 

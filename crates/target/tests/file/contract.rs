@@ -37,7 +37,7 @@ fn the_contract_is_kept_in_memory() {
 #[test]
 fn the_contract_is_kept_on_xfs() {
     lab("contract::the_contract_is_kept_on_xfs", &["mkfs.xfs"], |lab| {
-        suites(lab, &lab.scratch("xfs", 320).join("v"))
+        suites(lab, &lab.scratch("xfs", 320).join("v"));
     });
 }
 

@@ -75,7 +75,8 @@ fn not_run(line: &str) {
 }
 
 pub(crate) fn run(program: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) {
-    let output = Command::new(program).args(args.iter().map(|arg| arg.as_ref())).output().unwrap();
+    let args = args.iter().map(AsRef::as_ref);
+    let output = Command::new(program).args(args).output().unwrap();
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -256,7 +257,7 @@ pub(crate) fn listed(dir: &Path) -> Vec<String> {
 }
 
 /// What an empty directory of volumes has in it.
-pub(crate) const EMPTY: [&str; 2] = ["directory.json", "directory.lock"];
+pub(crate) const EMPTY: [&str; 3] = ["directory.json", "directory.lock", "directory.spare"];
 
 pub(crate) fn identity(path: &Path) -> FileIdentity {
     FileIdentity::of(&File::open(path).unwrap()).unwrap()

@@ -3,8 +3,10 @@
 
 mod access;
 mod contract;
+mod crash;
 
 mod damage;
 mod lab;
+mod random;
 mod room;
 mod snapshots;

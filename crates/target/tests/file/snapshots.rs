@@ -67,6 +67,11 @@ fn one_moment(lab: &Lab, dir: &Path) {
     }
     for (id, place) in ["a", "b"].into_iter().zip(&places) {
         lab.unmounted(&target, id, place);
+        lab.runtime.block_on(target.allow(&grant(id, "a", 2))).unwrap();
+        let again = lab.attach(&target, id, "a", 2).unwrap();
+        run("mount", &[&again.path, &place.1]);
+        run("umount", &[&place.1]);
+        lab.detach(&again);
     }
 }
 
@@ -101,14 +106,14 @@ fn a_group_is_of_one_moment_where_blocks_are_copied() {
 #[test]
 fn a_group_is_of_one_moment_on_xfs() {
     lab("snapshots::a_group_is_of_one_moment_on_xfs", PROGRAMS, |lab| {
-        one_moment(lab, &lab.scratch("xfs", 512))
+        one_moment(lab, &lab.scratch("xfs", 512));
     });
 }
 
 #[test]
 fn a_group_is_of_one_moment_on_btrfs() {
     lab("snapshots::a_group_is_of_one_moment_on_btrfs", PROGRAMS, |lab| {
-        one_moment(lab, &lab.scratch("btrfs", 512))
+        one_moment(lab, &lab.scratch("btrfs", 512));
     });
 }
 
@@ -177,6 +182,88 @@ fn what_somebody_else_froze_stays_frozen_and_the_others_are_thawed() {
         for place in &places {
             fs::write(place.1.join("y"), "thawed").unwrap();
         }
+    });
+}
+
+#[test]
+fn a_filesystem_that_is_mounted_in_another_namespace_is_frozen_too() {
+    lab("snapshots::a_filesystem_that_is_mounted_in_another_namespace_is_frozen_too", PROGRAMS, |lab| {
+        let dir = lab.path("volumes");
+        let target = lab.open(&dir);
+        lab.create(&target, &order("v", 16 * MIB, None)).unwrap();
+        let (device, at) = lab.mounted(&target, &dir, "v", true);
+        run("umount", &[&at]);
+        let script = "mount \"$1\" \"$2\" && echo unsynced >\"$2/file\" && echo ready && cat >/dev/null; umount \"$2\"";
+        let mut other = std::process::Command::new("unshare")
+            .args(["-m", "--propagation", "private", "sh", "-c", script, "sh"])
+            .args([&device.path, &at])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+        let taken = lab.snapshot(&target, &[cut("s", "v")]);
+        drop(other.stdin.take());
+        assert!(other.wait().unwrap().success(), "thawed: it could be unmounted");
+        taken.unwrap();
+        lab.detach(&device);
+        lab.create(&target, &order("restored", 16 * MIB, Some(Source::Snapshot(snapshot("s"))))).unwrap();
+        let place = lab.mounted(&target, &dir, "restored", false);
+        assert_eq!(fs::read_to_string(place.1.join("file")).unwrap(), "unsynced\n");
+        lab.unmounted(&target, "restored", &place);
+    });
+}
+
+#[test]
+fn a_snapshot_that_is_taken_but_has_no_record_yet_is_neither_forgotten_nor_taken_again() {
+    let name =
+        "snapshots::a_snapshot_that_is_taken_but_has_no_record_yet_is_neither_forgotten_nor_taken_again";
+    lab(name, &[], |lab| {
+        let dir = lab.path("volumes");
+        let mut target = lab.open(&dir);
+        for id in ["a", "b"] {
+            lab.create(&target, &order(id, MIB, None)).unwrap();
+            Raw(&target).write(&volume(id), 0, b"then");
+        }
+        // Something that cannot be replaced by a file, where the record is to be written.
+        let obstacle = dir.join("snap-s2.json-draft");
+        fs::create_dir(&obstacle).unwrap();
+        let cuts = [cut("s1", "a"), cut("s2", "b")];
+        let refused = lab.snapshot(&target, &cuts);
+        assert!(matches!(refused, Err(ProvisionError::Unreachable { .. })), "{refused:?}");
+        for id in ["a", "b"] {
+            Raw(&target).write(&volume(id), 0, b"now!");
+        }
+        for restarted in [false, true] {
+            if restarted {
+                drop(target);
+                target = lab.open(&dir);
+            }
+            let shown = lab.runtime.block_on(target.stored_snapshot(&snapshot("s1")));
+            assert!(
+                matches!(shown, Err(ProvisionError::Unreachable { .. })),
+                "not one without the other: {shown:?}"
+            );
+            let deleted = lab.runtime.block_on(target.delete_snapshot(&snapshot("s2")));
+            assert!(matches!(deleted, Err(ProvisionError::Unreachable { .. })), "{deleted:?}");
+            assert!(lab.snapshot(&target, &cuts).is_err());
+        }
+        fs::remove_dir(&obstacle).unwrap();
+        lab.snapshot(&target, &cuts).unwrap();
+        for (id, from) in [("ra", "s1"), ("rb", "s2")] {
+            lab.create(&target, &order(id, MIB, Some(Source::Snapshot(snapshot(from))))).unwrap();
+            assert_eq!(
+                Raw(&target).read(&volume(id), 0, 4),
+                b"then",
+                "the moment is the one it was taken at"
+            );
+        }
+        for id in ["s1", "s2"] {
+            lab.runtime.block_on(target.delete_snapshot(&snapshot(id))).unwrap();
+        }
+        let left: Vec<_> =
+            crate::lab::listed(&dir).into_iter().filter(|name| !name.starts_with("vol-")).collect();
+        assert_eq!(left, crate::lab::EMPTY);
     });
 }
 
