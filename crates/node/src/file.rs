@@ -2,9 +2,11 @@
 
 use crate::devices::{Device, Devices, DevicesError, Grant};
 use bowline_core::{Epoch, NodeId, VolumeId};
-use bowline_host::loopdev::{LoopDevice, LoopError};
+use bowline_host::loopdev::{FileIdentity, LoopDevice, LoopError};
 use bowline_host::{Host, Tag};
 use bowline_target::{BackingError, BackingFiles};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Loop devices over the files of a target on the same machine.
@@ -25,14 +27,26 @@ impl FileDevices {
         Self { host, files }
     }
 
-    /// By the tag alone, not by the file as well: a device of an earlier file of this volume (a data directory that was
-    /// restored, a file that was deleted) must be found too, because it can hold a mount.
+    /// The devices of a volume on this node: those that carry its tag over its file. A device over a file that was
+    /// deleted is one too: a data directory was restored, or cleaned up by hand, and the old device can hold a mount.
     fn loops(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<(Tag, LoopDevice)>, DevicesError> {
+        let file = self.files.backing(volume).map_err(backing_error)?;
+        let file = match file.map(|file| File::open(&file).and_then(|file| FileIdentity::of(&file))) {
+            None => None,
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Some(identity) => Some(identity.map_err(|error| {
+                DevicesError::Unreachable(format!("the file of volume {volume}: {error}"))
+            })?),
+        };
         let ours = Tag::new(volume, node, Epoch::default());
-        let loops = self.host.loops().map_err(loop_error)?.into_iter();
-        Ok(loops
-            .filter_map(|device| Some((device.tag.filter(|tag| tag.same_owner(&ours))?, device)))
-            .collect())
+        let is_volumes = |device: &LoopDevice| {
+            Some(device.backing) == file
+                || device.backing_path.as_os_str().as_bytes().ends_with(b" (deleted)")
+        };
+        let loops = self.host.loops().map_err(loop_error)?.into_iter().filter(is_volumes);
+        let tagged =
+            loops.filter_map(|device| Some((device.tag.filter(|tag| tag.same_owner(&ours))?, device)));
+        Ok(tagged.collect())
     }
 }
 

@@ -42,12 +42,13 @@ impl ThisNode {
         record: &Record,
         device: Option<&Device>,
     ) -> Vec<PathBuf> {
-        // Found through its mount, a dead device's filesystem is still itself.
-        let staged = table.top(&record.path).filter(|top| is_content(top, record)).map(|top| top.device);
+        // Seen through its mount, the filesystem of a device that is gone is still itself.
+        let staged = table.top(&record.path).filter(|top| device.is_none() && is_content(top, record));
+        let staged = staged.map(|top| top.device);
         let is_published = |mount: &&Mount| {
             mount.at != record.path
                 && (device.is_some_and(|device| self.shows(mount, device))
-                    || (matches!(record.content, Content::Filesystem { .. }) && staged == Some(mount.device))
+                    || staged == Some(mount.device)
                     || (record.published.contains(&mount.at) && is_content(mount, record)))
         };
         let mut paths: Vec<_> = table.iter().filter(is_published).map(|mount| mount.at.clone()).collect();
