@@ -126,7 +126,8 @@ impl ThisNode {
         read_only: bool,
     ) -> Result<(), Fault> {
         let path = target.path().to_owned();
-        if !record.published.contains(&path) {
+        let is_new = !record.published.contains(&path);
+        if is_new {
             record.published.push(path.clone());
             self.state.save(record)?;
         }
@@ -136,8 +137,7 @@ impl ThisNode {
         };
         let Err(error) = bound else { return Ok(()) };
         let fault = Fault::mount(TARGET, error);
-        let table = self.host.mounts()?;
-        if !self.published(&table, record, Some(device)).contains(&path) {
+        if is_new {
             record.published.retain(|published| *published != path);
             self.state.save(record)?;
         }
