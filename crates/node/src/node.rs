@@ -120,7 +120,7 @@ impl ThisNode {
 
     /// A path that a request names in this field.
     pub(crate) fn place(&self, field: &'static str, path: &AbsolutePath) -> Result<Place, Fault> {
-        self.try_place(path).map_err(|error| Fault::place(field, error))
+        self.try_place(path).map_err(|error| Fault::place(field, &error))
     }
 
     pub(crate) fn try_place(&self, path: &AbsolutePath) -> Result<Place, PlaceError> {

@@ -136,7 +136,7 @@ impl ThisNode {
             Content::Block => self.host.bind_device(&device.path, target, read_only),
         };
         let Err(error) = bound else { return Ok(()) };
-        let fault = Fault::mount(TARGET, error);
+        let fault = Fault::mount(TARGET, &error);
         if is_new {
             record.published.retain(|published| *published != path);
             self.state.save(record)?;
@@ -194,9 +194,9 @@ impl ThisNode {
                 Err(MountError::Kernel { error, .. }) if error.kind() != std::io::ErrorKind::ResourceBusy => {
                     // Nobody holds it.
                     let unmounted = self.host.unmount(staging, Unmount::Lazily);
-                    unmounted.map_err(|error| Fault::mount(STAGING, error))?;
+                    unmounted.map_err(|error| Fault::mount(STAGING, &error))?;
                 }
-                Err(error) => return Err(Fault::mount(STAGING, error)),
+                Err(error) => return Err(Fault::mount(STAGING, &error)),
             }
         }
         let devices = self.devices_of(&record.target)?;

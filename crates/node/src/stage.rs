@@ -33,8 +33,12 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// Whether it is mounted without writing, by the grant or by the access mode.
+    /// Whether it is mounted without writing: by the grant, by the access mode or by a mount option.
     fn read_only(&self) -> bool {
+        let asked = match &self.content {
+            Content::Block => false,
+            Content::Filesystem { options, .. } => options.iter().any(|option| option == "ro"),
+        };
         let reads = match self.mode {
             AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly => true,
             AccessMode::SingleNodeWriter
@@ -43,7 +47,7 @@ impl Wish {
             | AccessMode::MultiNodeSingleWriter
             | AccessMode::MultiNodeMultiWriter => false,
         };
-        reads || !self.grant.write
+        reads || asked || !self.grant.write
     }
 }
 
@@ -239,7 +243,7 @@ impl ThisNode {
                 table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
             let options = mount_options(*fs, options, wish.read_only())?;
             let spare = if mounted { 0 } else { self.prepare(&device, *fs, wish, record)? };
-            self.host.mount(&device.path, place, &options).map_err(|error| Fault::mount(STAGING, error))?;
+            self.host.mount(&device.path, place, &options).map_err(|error| Fault::mount(STAGING, &error))?;
             if spare > 0 {
                 self.host.grow(*fs, &device.path, place).map_err(|error| Fault::command(&error))?;
             }
@@ -282,10 +286,6 @@ impl ThisNode {
             }
             State::Blank => return self.make(device, fs, record).map(|()| 0),
         }
-        if record.phase != Phase::Mounting {
-            record.phase = Phase::Mounting;
-            self.state.save(record)?;
-        }
         if read_only {
             return Ok(0);
         }
@@ -317,7 +317,7 @@ impl ThisNode {
     pub(crate) fn give_to_group(&self, place: &Place, wish: &Wish) -> Result<(), Fault> {
         let Some(group) = wish.group.filter(|_| !wish.read_only()) else { return Ok(()) };
         let given = self.host.give_to_group(place, group);
-        given.map(drop).map_err(|error| Fault::place("volume_capability.mount.volume_mount_group", error))
+        given.map(drop).map_err(|error| Fault::place("volume_capability.mount.volume_mount_group", &error))
     }
 
     /// After a final error the caller may never come back, so what was begun is taken back; where that cannot be

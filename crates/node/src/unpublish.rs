@@ -17,7 +17,7 @@ impl ThisNode {
         let target = match self.try_place(&request.target_path) {
             Ok(target) => target,
             Err(PlaceError::NoParent { .. }) => return Ok(()),
-            Err(error) => return Err(Fault::place(TARGET, error)),
+            Err(error) => return Err(Fault::place(TARGET, &error)),
         };
         let path = target.path().to_owned();
         let record = self.usable_record(volume);
@@ -38,7 +38,7 @@ impl ThisNode {
         }
         self.host.unmount_and_remove(&target, Unmount::WhenUnused).map_err(|error| match error {
             MountError::Kernel { .. } => Fault::Unreachable(error.to_string()),
-            other => Fault::mount(TARGET, other),
+            other => Fault::mount(TARGET, &other),
         })?;
         if let Some(mut record) = record
             && record.published.contains(&path)

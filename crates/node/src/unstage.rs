@@ -21,7 +21,7 @@ impl ThisNode {
             Ok(place) => Some(place),
             // Where there is no directory, nothing is mounted.
             Err(PlaceError::NoParent { .. }) => None,
-            Err(error) => return Err(Fault::place(STAGING, error)),
+            Err(error) => return Err(Fault::place(STAGING, &error)),
         };
         match self.usable_record(volume) {
             Some(record) if place.as_ref().is_none_or(|place| place.path() == record.path) => {
@@ -104,10 +104,10 @@ impl ThisNode {
             {
                 // Nobody holds it, and its device is gone: there is nothing to wait for.
                 let unmounted = self.host.unmount(place, Unmount::Lazily);
-                unmounted.map(drop).map_err(|error| Fault::mount(STAGING, error))
+                unmounted.map(drop).map_err(|error| Fault::mount(STAGING, &error))
             }
             Err(error @ MountError::Kernel { .. }) => Err(Fault::NotReady(error.to_string())),
-            Err(error) => Err(Fault::mount(STAGING, error)),
+            Err(error) => Err(Fault::mount(STAGING, &error)),
         }
     }
 

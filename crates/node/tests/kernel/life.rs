@@ -50,7 +50,7 @@ fn life(fs_type: FsType) {
         assert!(fs::write(node.at("reader/x"), "").is_err());
         for path in ["pod", "reader", "stage-v"] {
             let usage = node.stats("v", &node.text(path)).unwrap();
-            let units: Vec<_> = usage.iter().map(|usage| usage.unit()).collect();
+            let units: Vec<_> = usage.iter().map(wire::VolumeUsage::unit).collect();
             assert_eq!(units, [Unit::Bytes, Unit::Inodes]);
             assert!(usage[0].total > 0 && usage[0].used + usage[0].available <= usage[0].total, "{usage:?}");
         }

@@ -121,3 +121,34 @@ fn a_mount_of_another_device_is_not_taken_for_the_volume() {
     refused(node.unstage("w"), Code::FailedPrecondition, "stage-v");
     assert_eq!(lab.mounts_below(&node.pods).len(), 2);
 }
+
+#[test]
+fn a_volume_whose_file_was_deleted_by_hand_is_still_taken_down() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let file = lab.volume("v", smallest(FsType::Ext4));
+    let (node, context) = (lab.node("a"), lab.grant("v", "a", 1, true));
+    node.up("v", &context, FsType::Ext4);
+    fs::remove_file(&file).unwrap();
+    // Restored under the same name, it is another file, and the old device is not taken for one of it.
+    lab.volume("v", smallest(FsType::Ext4));
+    let newer = lab.grant("v", "a", 2, true);
+    refused(node.stage("v", &newer, &plain(FsType::Ext4)), Code::FailedPrecondition, "epoch 1");
+    fs::remove_file(&file).unwrap();
+    refused(node.unstage("v"), Code::FailedPrecondition, "still published");
+    let node = node.restarted();
+    node.down("v");
+    lab.assert_clean();
+}
+
+#[test]
+fn a_filesystem_left_frozen_by_a_crash_is_thawed_at_the_start() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    lab.volume("v", smallest(FsType::Ext4));
+    let (node, context) = (lab.node("a"), lab.grant("v", "a", 1, true));
+    node.up("v", &context, FsType::Ext4);
+    lab.host.programs.run("fsfreeze", &["-f".to_owned(), node.text("stage-v")]).unwrap();
+    let node = node.restarted();
+    fs::write(node.at("pod/data"), "goes on").unwrap();
+    node.down("v");
+    lab.assert_clean();
+}
