@@ -57,7 +57,9 @@ pub(crate) struct Lab {
     pub(crate) host: Host,
     pub(crate) files: Arc<Files>,
     pub(crate) runtime: tokio::runtime::Runtime,
-    dir: tempfile::TempDir,
+    dir: PathBuf,
+    /// Who cleans up; a process that is to be killed does not.
+    owner: Option<tempfile::TempDir>,
 }
 
 /// Says that a test did not run: on its output, and in the summary that `make test` shows at its end.
@@ -89,16 +91,23 @@ impl Lab {
         }
         own_mounts().unwrap();
         let dir = tempfile::Builder::new().prefix("bowline-node-").tempdir().unwrap();
-        let directory = dir.path().canonicalize().unwrap().join("target");
-        fs::create_dir(&directory).unwrap();
-        let files = Arc::new(Files { directory, grants: Mutex::default() });
+        let path = dir.path().canonicalize().unwrap();
+        fs::create_dir(path.join("target")).unwrap();
+        let mut lab = Self::within(path);
+        lab.owner = Some(dir);
+        Some(lab)
+    }
+
+    /// The lab of the process that started this one.
+    pub(crate) fn within(dir: PathBuf) -> Self {
+        let files = Arc::new(Files { directory: dir.join("target"), grants: Mutex::default() });
         // Its threads are started by this one, so they see this one's mounts.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Some(Self { host, files, runtime, dir })
+        Self { host: Host::default(), files, runtime, dir, owner: None }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().canonicalize().unwrap().join(name)
+        self.dir.join(name)
     }
 
     /// Makes a volume, or grows it.
@@ -174,6 +183,9 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        if self.owner.is_none() {
+            return;
+        }
         let devices = self.loops();
         for at in self.mounts_below(&self.path("")).iter().rev() {
             let _ = self.host.programs.run("umount", &["-l".as_ref(), at.as_os_str()]);

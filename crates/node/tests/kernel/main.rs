@@ -9,4 +9,5 @@ mod life;
 mod refuse;
 mod size;
 mod stale;
+mod sweep;
 mod turns;
