@@ -129,7 +129,7 @@ impl ThisNode {
         let is_new = !record.published.contains(&path);
         if is_new {
             record.published.push(path.clone());
-            self.state.save(record)?;
+            self.state.note(record)?;
         }
         let bound = match record.content {
             Content::Filesystem { .. } => self.host.bind(staging, target, read_only),
@@ -139,7 +139,7 @@ impl ThisNode {
         let fault = Fault::mount(TARGET, &error);
         if is_new {
             record.published.retain(|published| *published != path);
-            self.state.save(record)?;
+            self.state.note(record)?;
         }
         Err(fault)
     }

@@ -67,7 +67,7 @@ impl ThisNode {
         }
         self.clear_older(devices, &wish, earlier.as_ref())?;
         let mut record = Self::intent(devices, &wish, &place, earlier);
-        self.state.save(&record)?;
+        self.state.note(&record)?;
         let done = self.bring_up(devices, &wish, &mut record, &place);
         done.map_err(|fault| self.give_up(devices, &record, &place, fault))?;
         tracing::info!(%volume, epoch = %wish.grant.epoch, write = wish.grant.write, "staged");
@@ -204,9 +204,7 @@ impl ThisNode {
                     {
                         Phase::Making { uuid }
                     }
-                    Phase::Making { .. } | Phase::Connecting | Phase::Mounting | Phase::Staged => {
-                        Phase::Connecting
-                    }
+                    Phase::Making { .. } | Phase::Connecting | Phase::Staged => Phase::Connecting,
                 };
                 (phase, if earlier.epoch == wish.grant.epoch { earlier.published } else { Vec::new() })
             }
@@ -249,8 +247,12 @@ impl ThisNode {
             }
             self.give_to_group(place, wish)?;
         }
-        record.phase = Phase::Staged;
-        self.state.save(record)?;
+        // Durably, if something was made: a workload's first write must not meet a record that says "half made".
+        match std::mem::replace(&mut record.phase, Phase::Staged) {
+            Phase::Making { .. } => self.state.save(record)?,
+            Phase::Connecting => self.state.note(record)?,
+            Phase::Staged => {}
+        }
         Ok(device)
     }
 
@@ -261,12 +263,14 @@ impl ThisNode {
             && !read_only
         {
             match self.host.settle(&device.path, &Making { fs, uuid }) {
-                Ok(Settled::Made) => record.phase = Phase::Mounting,
+                Ok(Settled::Made) => {}
                 // What is there is not what was begun: it is judged below like anything else.
-                Ok(Settled::Blank) | Err(MakeError::NotOurs { .. }) => record.phase = Phase::Connecting,
+                Ok(Settled::Blank) | Err(MakeError::NotOurs { .. }) => {
+                    record.phase = Phase::Connecting;
+                    self.state.save(record)?;
+                }
                 Err(error) => return Err(make_fault(&error)),
             }
-            self.state.save(record)?;
         }
         let volume = &wish.grant.volume;
         match format::probe(&device.path)? {
@@ -282,6 +286,11 @@ impl ThisNode {
             State::Blank if read_only => {
                 return Err(Fault::NotReady(format!(
                     "volume {volume} is blank, and this node may only read it; use it for writing once first"
+                )));
+            }
+            State::Blank if record.phase == Phase::Staged => {
+                return Err(Fault::NotReady(format!(
+                    "volume {volume} was staged, and is blank now; it is left alone"
                 )));
             }
             State::Blank => return self.make(device, fs, record).map(|()| 0),
@@ -308,8 +317,6 @@ impl ThisNode {
         record.phase = Phase::Making { uuid };
         self.state.save(record)?;
         self.host.make(&device.path, &Making { fs, uuid }).map_err(|error| make_fault(&error))?;
-        record.phase = Phase::Mounting;
-        self.state.save(record)?;
         tracing::info!(volume = %record.volume, %fs, "made a filesystem");
         Ok(())
     }

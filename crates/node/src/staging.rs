@@ -69,9 +69,8 @@ pub enum Phase {
         #[serde(with = "text")]
         uuid: FsUuid,
     },
-    /// Its device is in order, and may be mounted.
-    Mounting,
-    /// The caller was told so, or is about to be.
+    /// It is mounted, and the caller was told so, or is about to be. What was being made is made: a filesystem is never
+    /// settled again after this, because a workload may have written to it.
     Staged,
 }
 
@@ -168,7 +167,7 @@ mod tests {
     fn rows() -> Vec<Record> {
         let uuid = FsUuid::from_bytes([9; 16]);
         let fs = Content::Filesystem { fs: FsType::Xfs, options: vec!["noatime".to_owned()] };
-        let phases = [Phase::Connecting, Phase::Making { uuid }, Phase::Mounting, Phase::Staged];
+        let phases = [Phase::Connecting, Phase::Making { uuid }, Phase::Staged];
         phases
             .into_iter()
             .flat_map(|phase| [record(phase.clone(), Content::Block), record(phase, fs.clone())])
@@ -217,7 +216,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_record_is_read_or_refused(at in 0..2000_usize, byte in any::<u8>(), row in 0..8_usize) {
+        fn a_changed_record_is_read_or_refused(at in 0..2000_usize, byte in any::<u8>(), row in 0..6_usize) {
             let mut bytes = encode(&rows()[row]).unwrap();
             let at = at % bytes.len();
             bytes[at] = byte;

@@ -44,7 +44,7 @@ impl ThisNode {
             && record.published.contains(&path)
         {
             record.published.retain(|published| *published != path);
-            self.state.save(&record)?;
+            self.state.note(&record)?;
         }
         tracing::info!(%volume, "unpublished");
         Ok(())

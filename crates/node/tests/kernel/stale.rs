@@ -63,6 +63,21 @@ fn a_stale_mount_that_cannot_be_cured_is_told_after_three_attempts() {
 }
 
 #[test]
+fn a_staged_volume_that_is_blank_now_is_not_formatted_anew() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let file = lab.volume("v", smallest(FsType::Ext4));
+    let (node, context) = (lab.node("a"), lab.grant("v", "a", 1, true));
+    node.stage("v", &context, &plain(FsType::Ext4)).unwrap();
+    let node = node.rebooted();
+    fs::write(&file, "").unwrap();
+    lab.volume("v", smallest(FsType::Ext4));
+    refused(node.publish("v", "pod", &context, &plain(FsType::Ext4), false), Code::Unavailable, "blank now");
+    assert!(fs::read(&file).unwrap().iter().all(|byte| *byte == 0));
+    node.unstage("v").unwrap();
+    lab.assert_clean();
+}
+
+#[test]
 fn another_filesystem_at_the_staging_path_is_left_alone() {
     let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
     lab.volume("v", smallest(FsType::Ext4));

@@ -118,7 +118,7 @@ fn killed_at_every_point_another_process_goes_on() {
             assert!(seen.contains(&format!("host.{step}.{side}")), "{step}.{side} is not among {seen:?}");
         }
     }
-    for step in ["record.write", "record.remove", "connect", "disconnect"] {
+    for step in ["record.rename", "record.sync", "record.remove", "connect", "disconnect"] {
         for side in ["before", "after"] {
             assert!(seen.contains(&format!("node.{step}.{side}")), "{step}.{side} is not among {seen:?}");
         }
