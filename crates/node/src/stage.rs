@@ -12,6 +12,7 @@ use bowline_failpoint::pass;
 use bowline_host::check::CheckError;
 use bowline_host::format::{self, FsUuid, MakeError, Making, Settled, State};
 use bowline_host::grow::GrowError;
+use bowline_host::mount::MountError;
 use bowline_host::options::{MountOptions, OptionError, allowed};
 use bowline_host::path::Place;
 use bowline_target::GrantContext;
@@ -107,11 +108,14 @@ impl ThisNode {
                 options.sort_unstable();
                 options.dedup();
                 let options: Vec<_> = options.into_iter().map(str::to_owned).collect();
-                mount_options(fs, &options, false)?;
                 (Content::Filesystem { fs, options }, mount.group)
             }
         };
-        Ok(Wish { context, grant, content, mode: capability.mode, group })
+        let wish = Wish { context, grant, content, mode: capability.mode, group };
+        if let Content::Filesystem { fs, options } = &wish.content {
+            mount_options(*fs, options, wish.read_only())?;
+        }
+        Ok(wish)
     }
 
     /// Whether it is staged in this way already. In another way is an error, while it is still there.
@@ -241,7 +245,8 @@ impl ThisNode {
                 table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
             let options = mount_options(*fs, options, wish.read_only())?;
             let spare = if mounted { 0 } else { self.prepare(&device, *fs, wish, record)? };
-            self.host.mount(&device.path, place, &options).map_err(|error| Fault::mount(STAGING, &error))?;
+            let mounted = self.host.mount(&device.path, place, &options);
+            mounted.map_err(|error| mount_fault(wish, &error))?;
             if spare > 0 {
                 self.host.grow(*fs, &device.path, place).map_err(|error| Fault::command(&error))?;
             }
@@ -353,7 +358,9 @@ pub(crate) fn mount_options(fs: FsType, options: &[String], read_only: bool) -> 
     let flags = "volume_capability.mount.mount_flags";
     // A clone has the id of its origin, and xfs refuses to mount both unless told to.
     let always = if fs == FsType::Xfs { &["nouuid"][..] } else { &[] };
-    let all = options.iter().map(String::as_str).chain(always.iter().copied());
+    // Said to the parser, because some options are allowed only then; `rw` is overruled below.
+    let ro = (read_only && !options.iter().any(|option| option == "rw")).then_some("ro");
+    let all = options.iter().map(String::as_str).chain(always.iter().copied()).chain(ro);
     let parsed = MountOptions::parse(fs, all).map_err(|error| {
         Fault::Unsupported(match error {
             OptionError::Unknown { .. } | OptionError::Refused(_) => {
@@ -363,6 +370,22 @@ pub(crate) fn mount_options(fs: FsType, options: &[String], read_only: bool) -> 
         })
     })?;
     Ok(if read_only { parsed.read_only() } else { parsed })
+}
+
+fn mount_fault(wish: &Wish, error: &MountError) -> Fault {
+    match error {
+        // ext4 and xfs refuse to be read while their log has to be replayed, which needs a device that can be written.
+        MountError::Kernel { error: kernel, .. }
+            if wish.read_only() && kernel.kind() == std::io::ErrorKind::ReadOnlyFilesystem =>
+        {
+            Fault::NotReady(format!(
+                "{error}; volume {} was not unmounted cleanly: stage it for writing once, or with the mount option \
+                 `norecovery`",
+                wish.grant.volume
+            ))
+        }
+        error => Fault::mount(STAGING, error),
+    }
 }
 
 fn make_fault(error: &MakeError) -> Fault {

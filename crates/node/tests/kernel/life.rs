@@ -1,6 +1,6 @@
 //! Volumes that are used as they should be.
 
-use crate::lab::{Lab, block, mount, plain, smallest};
+use crate::lab::{Lab, block, mount, plain, refused, smallest};
 use bowline_csi::wire;
 use bowline_csi::wire::node_server::Node as _;
 use bowline_csi::wire::volume_capability::access_mode::Mode;
@@ -9,7 +9,7 @@ use bowline_host::device::is_read_only;
 use bowline_host::format::FsType;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
-use tonic::Request;
+use tonic::{Code, Request};
 
 /// Everything twice, with the process started anew in between.
 fn life(fs_type: FsType) {
@@ -171,7 +171,7 @@ fn readers_on_two_nodes_read_and_neither_can_write() {
 
 #[test]
 fn a_clone_is_mounted_beside_its_origin() {
-    for fs_type in [FsType::Ext4, FsType::Xfs] {
+    for fs_type in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
         let Some(lab) = Lab::new(&[fs_type]) else { return };
         let origin = lab.volume("v", smallest(fs_type));
         let node = lab.node("a");
@@ -184,6 +184,32 @@ fn a_clone_is_mounted_beside_its_origin() {
         node.stage("clone", &lab.grant("clone", "a", 1, true), &plain(fs_type)).unwrap();
         fs::write(node.at("stage-clone/data"), "clone").unwrap();
         assert_eq!(fs::read_to_string(node.at("stage-v/data")).unwrap(), "origin");
+    }
+}
+
+#[test]
+fn a_reader_of_a_volume_that_was_not_unmounted_cleanly_is_told_what_to_do() {
+    for fs_type in [FsType::Ext4, FsType::Xfs] {
+        let Some(lab) = Lab::new(&[fs_type]) else { return };
+        let origin = lab.volume("v", smallest(fs_type));
+        let node = lab.node("a");
+        node.up("v", &lab.grant("v", "a", 1, true), fs_type);
+        fs::write(node.at("pod/data"), "in the log").unwrap();
+        lab.host.programs.run("sync", &["-f".to_owned(), node.text("pod")]).unwrap();
+        // As a machine that lost its power leaves it.
+        fs::copy(&origin, lab.path("target/clone")).unwrap();
+        node.down("v");
+        let context = lab.grant("clone", "a", 1, false);
+        let reader = |flags: &[&str]| mount(fs_type.name(), flags, "", Mode::MultiNodeReaderOnly);
+        refused(node.stage("clone", &context, &reader(&[])), Code::FailedPrecondition, "norecovery");
+        assert!(!node.record("clone").exists());
+        node.stage("clone", &context, &reader(&["norecovery"])).unwrap();
+        node.unstage("clone").unwrap();
+        let context = lab.grant("clone", "a", 2, true);
+        node.stage("clone", &context, &plain(fs_type)).unwrap();
+        assert_eq!(fs::read_to_string(node.at("stage-clone/data")).unwrap(), "in the log");
+        node.unstage("clone").unwrap();
+        lab.assert_clean();
     }
 }
 
