@@ -110,10 +110,9 @@ impl ThisNode {
             }
             (Content::Filesystem { fs, .. }, Access::Block) => return Err(different(fs.name())),
         };
-        let Record { volume, node, target, epoch, write, mode, content, .. } = record.clone();
-        let context = GrantContext { target, node: node.clone(), epoch, write };
-        let grant = crate::devices::Grant { volume, node, epoch, write };
-        Ok(Wish { context, grant, content, mode, group })
+        let Record { node, target, epoch, write, mode, content, .. } = record.clone();
+        let context = GrantContext { target, node, epoch, write };
+        Ok(Wish { context, grant: record.grant(), content, mode, group })
     }
 
     /// Binds it, recorded before; a bind that failed is not in the record afterwards.

@@ -3,6 +3,7 @@
 //! A device path is not in it: names move. Neither is anything that the kernel can tell, except where a dead device keeps
 //! it from telling: where the volume was published.
 
+use crate::devices::Grant;
 use bowline_core::{AccessMode, Epoch, FsType, NodeId, TargetId, VolumeId};
 use bowline_host::format::FsUuid;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,14 @@ pub struct Record {
     pub phase: Phase,
     /// Where it is published, or was about to be.
     pub published: Vec<PathBuf>,
+}
+
+impl Record {
+    /// The grant it was made under.
+    pub fn grant(&self) -> Grant {
+        let Self { volume, node, epoch, write, .. } = self.clone();
+        Grant { volume, node, epoch, write }
+    }
 }
 
 /// As what a volume is used.

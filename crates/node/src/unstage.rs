@@ -56,7 +56,12 @@ impl ThisNode {
         place: Option<&Place>,
     ) -> Result<(), Fault> {
         let volume = &record.volume;
-        let found = devices.find(volume, &self.id)?;
+        let mut found = devices.find(volume, &self.id)?;
+        if matches!(record.phase, Phase::Making { .. }) && !found.iter().any(|one| one.epoch == record.epoch)
+        {
+            // The grant is mostly still in force: a volume is unpublished at its controller after this.
+            found.extend(devices.connect(&record.grant()).ok());
+        }
         let device = found.iter().find(|device| device.epoch == record.epoch);
         let table = self.host.mounts()?;
         let mut published = self.published(&table, record, device);

@@ -94,14 +94,40 @@ fn half_a_filesystem_is_erased_only_if_it_is_proven_ours() {
     node.unstage("same").unwrap();
     node.unstage("next").unwrap();
 
-    // Unstaged instead of staged: it is settled while the device is here, or kept in mind.
-    half_made("leaving");
-    let making = record(&lab, "leaving", 1, Phase::Making { uuid });
-    fs::write(node.record("leaving"), encode(&making).unwrap()).unwrap();
-    node.unstage("leaving").unwrap();
-    assert!(node.record("leaving").exists(), "without its device nobody can tell");
-    node.stage("leaving", &lab.grant("leaving", "a", 2, true), &plain(FsType::Ext4)).unwrap();
-    node.unstage("leaving").unwrap();
+    // Unstaged instead of staged: it is settled while this node may still reach it, or kept in mind.
+    for granted in [true, false] {
+        half_made("leaving");
+        let making = record(&lab, "leaving", 1, Phase::Making { uuid });
+        fs::write(node.record("leaving"), encode(&making).unwrap()).unwrap();
+        if granted {
+            lab.grant("leaving", "a", 1, true);
+        } else {
+            lab.revoke("leaving", "a");
+        }
+        node.unstage("leaving").unwrap();
+        assert_eq!(node.record("leaving").exists(), !granted, "without its device nobody can tell");
+        node.stage("leaving", &lab.grant("leaving", "a", 2, true), &plain(FsType::Ext4)).unwrap();
+        node.unstage("leaving").unwrap();
+        fs::remove_file(lab.path("target/leaving")).unwrap();
+    }
+    lab.assert_clean();
+}
+
+#[test]
+fn a_path_that_was_claimed_before_a_crash_is_not_another_volumes_end() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let node = lab.node("a");
+    for volume in ["v", "w"] {
+        lab.volume(volume, smallest(FsType::Ext4));
+        node.stage(volume, &lab.grant(volume, "a", 1, true), &plain(FsType::Ext4)).unwrap();
+    }
+    let claim = Record { published: vec![node.at("pod")], ..record(&lab, "w", 1, Phase::Staged) };
+    fs::write(node.record("w"), encode(&claim).unwrap()).unwrap();
+    node.publish("v", "pod", &lab.grant("v", "a", 1, true), &plain(FsType::Ext4), false).unwrap();
+    refused(node.unpublish("w", "pod"), Code::Internal, "is not volume w");
+    node.unstage("w").unwrap();
+    assert_eq!(lab.mounts_below(&node.pods).len(), 2);
+    node.down("v");
     lab.assert_clean();
 }
 

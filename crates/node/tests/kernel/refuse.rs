@@ -128,6 +128,17 @@ fn what_is_on_a_volume_is_never_formatted_away() {
 }
 
 #[test]
+fn a_mkfs_that_says_no_is_quoted_and_leaves_nothing() {
+    let Some(lab) = Lab::new(&[FsType::Xfs]) else { return };
+    let file = lab.volume("v", 8 << 20);
+    let node = lab.node("a");
+    refused(node.stage("v", &lab.grant("v", "a", 1, true), &plain(FsType::Xfs)), Code::Internal, "mkfs.xfs");
+    assert!(!node.record("v").exists());
+    assert!(fs::read(&file).unwrap().iter().all(|byte| *byte == 0));
+    lab.assert_clean();
+}
+
+#[test]
 fn a_grant_that_only_reads_never_formats() {
     let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
     let file = lab.volume("v", smallest(FsType::Ext4));
