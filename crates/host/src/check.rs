@@ -67,6 +67,7 @@ impl Host {
     pub fn check(&self, device: &Path, fs: FsType) -> Result<Checked, CheckError> {
         match fs {
             FsType::Ext4 => {
+                BlockDevice::await_free(device)?;
                 decode(&self.programs.run_any("e2fsck", &[OsStr::new("-p"), device.as_os_str()])?)
             }
             // Both replay their log when they are mounted; their own checkers say not to be run before that.

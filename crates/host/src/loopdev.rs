@@ -129,7 +129,9 @@ impl Host {
         let control = self.roots.dev.join("loop-control");
         let control = open(&control, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| DeviceError::io(&control, error))?;
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            // Others may look for a free one at the same time, and the kernel tells them all the same number.
+            std::thread::sleep(Duration::from_millis(u64::from(attempt.min(10))));
             let number = ioctl::loop_free(&control)
                 .map_err(|error| DeviceError::io(&self.roots.dev.join("loop-control"), error))?;
             let path = self.roots.dev.join(format!("loop{number}"));

@@ -124,7 +124,14 @@ impl Host {
         }
         place.ensure_directory()?;
         pass("host.mount.before");
-        let mounted = detached_filesystem(device, options)?;
+        let mounted = match detached_filesystem(device, options) {
+            // A process that is just being started here may still have the device; see `no_starts`.
+            Err(MountError::Kernel { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => {
+                BlockDevice::await_free(device)?;
+                detached_filesystem(device, options)?
+            }
+            other => other?,
+        };
         let change = attach(&mounted, place)?;
         pass("host.mount.after");
         Ok(change)

@@ -59,7 +59,7 @@ impl Fault {
     }
 
     /// A path of a request that cannot be used. Missing directories are the caller's to make.
-    pub(crate) fn place(field: &'static str, error: PlaceError) -> Self {
+    pub(crate) fn place(field: &'static str, error: &PlaceError) -> Self {
         let invalid = |problem| {
             Self::Invalid(InvalidField { field: field.to_owned(), problem: Problem::Form(problem) })
         };
@@ -73,7 +73,7 @@ impl Fault {
         }
     }
 
-    pub(crate) fn mount(field: &'static str, error: MountError) -> Self {
+    pub(crate) fn mount(field: &'static str, error: &MountError) -> Self {
         let said = error.to_string();
         match error {
             MountError::Place(error) => Self::place(field, error),

@@ -23,7 +23,7 @@ impl ThisNode {
         let (record, place, device) = self.at_path(&request.volume, &request.path)?;
         match record.content {
             Content::Filesystem { .. } => {
-                usage(&place).map(Fill::Filesystem).map_err(|error| Fault::place(PATH, error))
+                usage(&place).map(Fill::Filesystem).map_err(|error| Fault::place(PATH, &error))
             }
             Content::Block => Ok(Fill::Block { bytes: bowline_host::device::size(&device.path)? }),
         }
@@ -70,7 +70,7 @@ impl ThisNode {
             self.state.load(volume)?.filter(|record| record.phase == Phase::Staged).ok_or_else(unknown)?;
         let place = self.try_place(path).map_err(|error| match error {
             PlaceError::Outside { .. } | PlaceError::NoParent { .. } => unknown(),
-            error => Fault::place(PATH, error),
+            error => Fault::place(PATH, &error),
         })?;
         let at = place.path();
         let is_known = at == record.path || record.published.iter().any(|published| published == at);

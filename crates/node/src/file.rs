@@ -2,9 +2,11 @@
 
 use crate::devices::{Device, Devices, DevicesError, Grant};
 use bowline_core::{Epoch, NodeId, VolumeId};
-use bowline_host::loopdev::{LoopDevice, LoopError};
+use bowline_host::loopdev::{FileIdentity, LoopDevice, LoopError};
 use bowline_host::{Host, Tag};
 use bowline_target::{BackingError, BackingFiles};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Loop devices over the files of a target on the same machine.
@@ -25,18 +27,30 @@ impl FileDevices {
         Self { host, files }
     }
 
-    /// By the tag alone, not by the file as well: a device of an earlier file of this volume (a data directory that was
-    /// restored, a file that was deleted) must be found too, because it can hold a mount.
+    /// The devices of a volume on this node: those that carry its tag over its file. A device over a file that was
+    /// deleted is one too: a data directory was restored, or cleaned up by hand, and the old device can hold a mount.
     fn loops(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<(Tag, LoopDevice)>, DevicesError> {
+        let file = self.files.backing(volume).map_err(|error| backing_error(&error))?;
+        let file = match file.map(|file| File::open(&file).and_then(|file| FileIdentity::of(&file))) {
+            None => None,
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Some(identity) => Some(identity.map_err(|error| {
+                DevicesError::Unreachable(format!("the file of volume {volume}: {error}"))
+            })?),
+        };
         let ours = Tag::new(volume, node, Epoch::default());
-        let loops = self.host.loops().map_err(loop_error)?.into_iter();
-        Ok(loops
-            .filter_map(|device| Some((device.tag.filter(|tag| tag.same_owner(&ours))?, device)))
-            .collect())
+        let is_volumes = |device: &LoopDevice| {
+            Some(device.backing) == file
+                || device.backing_path.as_os_str().as_bytes().ends_with(b" (deleted)")
+        };
+        let loops = self.host.loops().map_err(|error| loop_error(&error))?.into_iter().filter(is_volumes);
+        let tagged =
+            loops.filter_map(|device| Some((device.tag.filter(|tag| tag.same_owner(&ours))?, device)));
+        Ok(tagged.collect())
     }
 }
 
-fn loop_error(error: LoopError) -> DevicesError {
+fn loop_error(error: &LoopError) -> DevicesError {
     let said = error.to_string();
     match error {
         LoopError::InUse { .. } => DevicesError::InUse(said),
@@ -47,7 +61,7 @@ fn loop_error(error: LoopError) -> DevicesError {
     }
 }
 
-fn backing_error(error: BackingError) -> DevicesError {
+fn backing_error(error: &BackingError) -> DevicesError {
     let said = error.to_string();
     match error {
         BackingError::Unknown(_) => DevicesError::UnknownVolume(said),
@@ -75,10 +89,12 @@ impl Devices for FileDevices {
                     "node {node} may only read volume {volume} at epoch {epoch}"
                 )))
             } else {
-                self.host.attach(file, &tag, !grant.write).map_err(loop_error)
+                self.host.attach(file, &tag, !grant.write).map_err(|error| loop_error(&error))
             });
         };
-        self.files.with_grant(&grant.volume, &grant.node, grant.epoch, &mut attach).map_err(backing_error)?;
+        self.files
+            .with_grant(&grant.volume, &grant.node, grant.epoch, &mut attach)
+            .map_err(|error| backing_error(&error))?;
         let none = || DevicesError::Unreachable(format!("the target did not hand out {}", grant.volume));
         attached.ok_or_else(none)?.map(|found| device(tag, &found))
     }
@@ -90,7 +106,7 @@ impl Devices for FileDevices {
     fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError> {
         for (tag, found) in self.loops(volume, node)? {
             if tag.epoch() == epoch {
-                self.host.detach(found.backing, &tag).map_err(loop_error)?;
+                self.host.detach(found.backing, &tag).map_err(|error| loop_error(&error))?;
             }
         }
         Ok(())
@@ -100,10 +116,10 @@ impl Devices for FileDevices {
         let found = self.loops(volume, node)?.into_iter();
         let found = found.map(|(_, found)| found).find(|found| found.number == device.number);
         let gone = || DevicesError::Unreachable(format!("the device of volume {volume} is gone"));
-        self.host.refresh_size(&found.ok_or_else(gone)?).map_err(loop_error)
+        self.host.refresh_size(&found.ok_or_else(gone)?).map_err(|error| loop_error(&error))
     }
 
     fn check(&self) -> Result<(), DevicesError> {
-        self.host.loops().map(drop).map_err(loop_error)
+        self.host.loops().map(drop).map_err(|error| loop_error(&error))
     }
 }

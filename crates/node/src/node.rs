@@ -9,7 +9,7 @@ use bowline_core::{Epoch, NodeId, TargetId, VolumeId};
 use bowline_csi::AbsolutePath;
 use bowline_host::Host;
 use bowline_host::freeze::thaw;
-use bowline_host::path::{Base, Place, PlaceError, RequestPath};
+use bowline_host::path::{Base, Kind, Place, PlaceError, RequestPath};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl ThisNode {
 
     /// A path that a request names in this field.
     pub(crate) fn place(&self, field: &'static str, path: &AbsolutePath) -> Result<Place, Fault> {
-        self.try_place(path).map_err(|error| Fault::place(field, error))
+        self.try_place(path).map_err(|error| Fault::place(field, &error))
     }
 
     pub(crate) fn try_place(&self, path: &AbsolutePath) -> Result<Place, PlaceError> {
@@ -131,6 +131,9 @@ impl ThisNode {
         for base in &self.bases {
             match base.place(&path) {
                 Err(error @ PlaceError::Outside { .. }) => last = error,
+                Ok(place) if place.kind()? == Kind::Symlink => {
+                    return Err(PlaceError::Symlink { path: place.path().to_owned() });
+                }
                 other => return other,
             }
         }

@@ -110,10 +110,9 @@ impl ThisNode {
             }
             (Content::Filesystem { fs, .. }, Access::Block) => return Err(different(fs.name())),
         };
-        let Record { volume, node, target, epoch, write, mode, content, .. } = record.clone();
-        let context = GrantContext { target, node: node.clone(), epoch, write };
-        let grant = crate::devices::Grant { volume, node, epoch, write };
-        Ok(Wish { context, grant, content, mode, group })
+        let Record { node, target, epoch, write, mode, content, .. } = record.clone();
+        let context = GrantContext { target, node, epoch, write };
+        Ok(Wish { context, grant: record.grant(), content, mode, group })
     }
 
     /// Binds it, recorded before; a bind that failed is not in the record afterwards.
@@ -126,20 +125,20 @@ impl ThisNode {
         read_only: bool,
     ) -> Result<(), Fault> {
         let path = target.path().to_owned();
-        if !record.published.contains(&path) {
+        let is_new = !record.published.contains(&path);
+        if is_new {
             record.published.push(path.clone());
-            self.state.save(record)?;
+            self.state.note(record)?;
         }
         let bound = match record.content {
             Content::Filesystem { .. } => self.host.bind(staging, target, read_only),
             Content::Block => self.host.bind_device(&device.path, target, read_only),
         };
         let Err(error) = bound else { return Ok(()) };
-        let fault = Fault::mount(TARGET, error);
-        let table = self.host.mounts()?;
-        if !self.published(&table, record, Some(device)).contains(&path) {
+        let fault = Fault::mount(TARGET, &error);
+        if is_new {
             record.published.retain(|published| *published != path);
-            self.state.save(record)?;
+            self.state.note(record)?;
         }
         Err(fault)
     }
@@ -194,9 +193,9 @@ impl ThisNode {
                 Err(MountError::Kernel { error, .. }) if error.kind() != std::io::ErrorKind::ResourceBusy => {
                     // Nobody holds it.
                     let unmounted = self.host.unmount(staging, Unmount::Lazily);
-                    unmounted.map_err(|error| Fault::mount(STAGING, error))?;
+                    unmounted.map_err(|error| Fault::mount(STAGING, &error))?;
                 }
-                Err(error) => return Err(Fault::mount(STAGING, error)),
+                Err(error) => return Err(Fault::mount(STAGING, &error)),
             }
         }
         let devices = self.devices_of(&record.target)?;

@@ -4,6 +4,7 @@ use crate::answer::Fault;
 use crate::devices::Device;
 use crate::node::ThisNode;
 use crate::staging::{Content, Record};
+use bowline_core::VolumeId;
 use bowline_host::DeviceNumber;
 use bowline_host::mountinfo::{Mount, MountTable};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -42,17 +43,34 @@ impl ThisNode {
         record: &Record,
         device: Option<&Device>,
     ) -> Vec<PathBuf> {
-        // Found through its mount, a dead device's filesystem is still itself.
-        let staged = table.top(&record.path).filter(|top| is_content(top, record)).map(|top| top.device);
+        // Seen through its mount, the filesystem of a device that is gone is still itself.
+        let staged = table.top(&record.path).filter(|top| device.is_none() && is_content(top, record));
+        let staged = staged.map(|top| top.device);
         let is_published = |mount: &&Mount| {
             mount.at != record.path
                 && (device.is_some_and(|device| self.shows(mount, device))
-                    || (matches!(record.content, Content::Filesystem { .. }) && staged == Some(mount.device))
-                    || (record.published.contains(&mount.at) && is_content(mount, record)))
+                    || staged == Some(mount.device)
+                    || self.is_claimed(mount, record))
         };
         let mut paths: Vec<_> = table.iter().filter(is_published).map(|mount| mount.at.clone()).collect();
         paths.dedup();
         paths
+    }
+
+    /// Whether a mount is where a record says that its volume was published, and can be that volume: its device may be
+    /// gone by now. What is provably another volume's is not.
+    pub(crate) fn is_claimed(&self, mount: &Mount, record: &Record) -> bool {
+        record.published.contains(&mount.at)
+            && is_content(mount, record)
+            && !self.is_anothers(mount, &record.volume)
+    }
+
+    fn is_anothers(&self, mount: &Mount, volume: &VolumeId) -> bool {
+        let others = self.state.volumes().unwrap_or_default();
+        others.iter().filter(|other| *other != volume).any(|other| {
+            let found = self.devices.values().filter_map(|devices| devices.find(other, &self.id).ok());
+            found.flatten().any(|device| self.shows(mount, &device))
+        })
     }
 
     /// Whether a mount shows a device: its filesystem, or its node.

@@ -22,7 +22,7 @@ use bowline_host::usage::Amount;
 use prometheus_client::registry::Registry;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tonic::{Code, Request, Response, Status};
 
 /// The CSI `Node` service of one node.
@@ -56,6 +56,7 @@ impl NodeService {
     async fn run<T: Send + 'static>(
         &self,
         names: Vec<String>,
+        limit: Duration,
         work: impl FnOnce(&ThisNode) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
         let taken = |name| Fault::Busy(format!("another call is busy with {name}; ask again"));
@@ -65,7 +66,6 @@ impl NodeService {
             let _turn = turn;
             work(&node)
         });
-        let limit = self.node.timing.answer_within;
         match tokio::time::timeout(limit, task).await {
             Ok(Ok(done)) => done,
             Ok(Err(_)) => Err(Fault::Unreachable("the work ended in the middle; ask again".to_owned())),
@@ -95,6 +95,9 @@ fn volume_turn(volume: &bowline_core::VolumeId) -> String {
 fn path_turn(path: impl AsRef<Path>) -> String {
     format!("the path {}", path.as_ref().display())
 }
+
+/// How long a question that changes nothing may take: a device that does not answer must not keep its asker.
+const QUESTION: Duration = Duration::from_secs(15);
 
 /// Statistics and health change nothing, so they wait for nobody and keep nobody waiting; but one that hangs is not
 /// joined by others.
@@ -148,25 +151,25 @@ impl NodeService {
     async fn stage(&self, request: wire::NodeStageVolumeRequest) -> Result<(), StageError> {
         let request = Stage::try_from(request)?;
         let names = vec![volume_turn(&request.volume), path_turn(&request.staging_path)];
-        Ok(self.run(names, move |node| node.stage(&request)).await?)
+        Ok(self.run(names, self.node.timing.answer_within, move |node| node.stage(&request)).await?)
     }
 
     async fn unstage(&self, request: wire::NodeUnstageVolumeRequest) -> Result<(), UnstageError> {
         let request = Unstage::try_from(request)?;
         let names = vec![volume_turn(&request.volume), path_turn(&request.staging_path)];
-        Ok(self.run(names, move |node| node.unstage(&request)).await?)
+        Ok(self.run(names, self.node.timing.answer_within, move |node| node.unstage(&request)).await?)
     }
 
     async fn publish(&self, request: wire::NodePublishVolumeRequest) -> Result<(), PublishError> {
         let request = Publish::try_from(request)?;
         let names = vec![volume_turn(&request.volume), path_turn(&request.target_path)];
-        Ok(self.run(names, move |node| node.publish(&request)).await?)
+        Ok(self.run(names, self.node.timing.answer_within, move |node| node.publish(&request)).await?)
     }
 
     async fn unpublish(&self, request: wire::NodeUnpublishVolumeRequest) -> Result<(), UnpublishError> {
         let request = Unpublish::try_from(request)?;
         let names = vec![volume_turn(&request.volume), path_turn(&request.target_path)];
-        Ok(self.run(names, move |node| node.unpublish(&request)).await?)
+        Ok(self.run(names, self.node.timing.answer_within, move |node| node.unpublish(&request)).await?)
     }
 
     async fn stats(&self, request: wire::NodeGetVolumeStatsRequest) -> Result<Fill, StatsError> {
@@ -175,7 +178,7 @@ impl NodeService {
         }
         let request = VolumeStats::try_from(request)?;
         let names = vec![question_turn("the statistics", &request.volume)];
-        Ok(self.run(names, move |node| node.stats(&request)).await?)
+        Ok(self.run(names, QUESTION, move |node| node.stats(&request)).await?)
     }
 
     async fn expand(&self, request: wire::NodeExpandVolumeRequest) -> Result<u64, NodeExpandError> {
@@ -184,7 +187,7 @@ impl NodeService {
         }
         let request = NodeExpand::try_from(request)?;
         let names = vec![volume_turn(&request.volume)];
-        Ok(self.run(names, move |node| node.expand(&request)).await?)
+        Ok(self.run(names, self.node.timing.answer_within, move |node| node.expand(&request)).await?)
     }
 
     async fn volume_health(
@@ -194,7 +197,7 @@ impl NodeService {
         let request = NodeVolumeHealth::try_from(request)?;
         let volume_id = request.volume.to_string();
         let names = vec![question_turn("the health", &request.volume)];
-        let ailments = self.run(names, move |node| node.volume_health(&request)).await?;
+        let ailments = self.run(names, QUESTION, move |node| node.volume_health(&request)).await?;
         let entry = |ailment| {
             let (status, reason, message) = match ailment {
                 Ailment::Inaccessible { reason, message } => {
@@ -216,7 +219,7 @@ impl NodeService {
     ) -> Result<Vec<StorageBackendHealth>, StatsError> {
         StorageHealth::try_from(request)?;
         let names = vec!["the health of the storage".to_owned()];
-        let ailing = self.run(names, |node| Ok(node.storage_health())).await?;
+        let ailing = self.run(names, QUESTION, |node| Ok(node.storage_health())).await?;
         let entry = |message| StorageBackendHealth {
             status: wire::StorageHealthErrorType::StorageUnreachable.into(),
             reason: "TargetUnreachable".to_owned(),

@@ -12,6 +12,7 @@ use bowline_failpoint::pass;
 use bowline_host::check::CheckError;
 use bowline_host::format::{self, FsUuid, MakeError, Making, Settled, State};
 use bowline_host::grow::GrowError;
+use bowline_host::mount::MountError;
 use bowline_host::options::{MountOptions, OptionError, allowed};
 use bowline_host::path::Place;
 use bowline_target::GrantContext;
@@ -33,8 +34,12 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// Whether it is mounted without writing, by the grant or by the access mode.
+    /// Whether it is mounted without writing: by the grant, by the access mode or by a mount option.
     fn read_only(&self) -> bool {
+        let asked = match &self.content {
+            Content::Block => false,
+            Content::Filesystem { options, .. } => options.iter().any(|option| option == "ro"),
+        };
         let reads = match self.mode {
             AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly => true,
             AccessMode::SingleNodeWriter
@@ -43,7 +48,7 @@ impl Wish {
             | AccessMode::MultiNodeSingleWriter
             | AccessMode::MultiNodeMultiWriter => false,
         };
-        reads || !self.grant.write
+        reads || asked || !self.grant.write
     }
 }
 
@@ -63,7 +68,7 @@ impl ThisNode {
         }
         self.clear_older(devices, &wish, earlier.as_ref())?;
         let mut record = Self::intent(devices, &wish, &place, earlier);
-        self.state.save(&record)?;
+        self.state.note(&record)?;
         let done = self.bring_up(devices, &wish, &mut record, &place);
         done.map_err(|fault| self.give_up(devices, &record, &place, fault))?;
         tracing::info!(%volume, epoch = %wish.grant.epoch, write = wish.grant.write, "staged");
@@ -103,11 +108,14 @@ impl ThisNode {
                 options.sort_unstable();
                 options.dedup();
                 let options: Vec<_> = options.into_iter().map(str::to_owned).collect();
-                mount_options(fs, &options, false)?;
                 (Content::Filesystem { fs, options }, mount.group)
             }
         };
-        Ok(Wish { context, grant, content, mode: capability.mode, group })
+        let wish = Wish { context, grant, content, mode: capability.mode, group };
+        if let Content::Filesystem { fs, options } = &wish.content {
+            mount_options(*fs, options, wish.read_only())?;
+        }
+        Ok(wish)
     }
 
     /// Whether it is staged in this way already. In another way is an error, while it is still there.
@@ -200,9 +208,7 @@ impl ThisNode {
                     {
                         Phase::Making { uuid }
                     }
-                    Phase::Making { .. } | Phase::Connecting | Phase::Mounting | Phase::Staged => {
-                        Phase::Connecting
-                    }
+                    Phase::Making { .. } | Phase::Connecting | Phase::Staged => Phase::Connecting,
                 };
                 (phase, if earlier.epoch == wish.grant.epoch { earlier.published } else { Vec::new() })
             }
@@ -239,14 +245,19 @@ impl ThisNode {
                 table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
             let options = mount_options(*fs, options, wish.read_only())?;
             let spare = if mounted { 0 } else { self.prepare(&device, *fs, wish, record)? };
-            self.host.mount(&device.path, place, &options).map_err(|error| Fault::mount(STAGING, error))?;
+            let mounted = self.host.mount(&device.path, place, &options);
+            mounted.map_err(|error| mount_fault(wish, &error))?;
             if spare > 0 {
                 self.host.grow(*fs, &device.path, place).map_err(|error| Fault::command(&error))?;
             }
             self.give_to_group(place, wish)?;
         }
-        record.phase = Phase::Staged;
-        self.state.save(record)?;
+        // Durably, if something was made: a workload's first write must not meet a record that says "half made".
+        match std::mem::replace(&mut record.phase, Phase::Staged) {
+            Phase::Making { .. } => self.state.save(record)?,
+            Phase::Connecting => self.state.note(record)?,
+            Phase::Staged => {}
+        }
         Ok(device)
     }
 
@@ -257,12 +268,14 @@ impl ThisNode {
             && !read_only
         {
             match self.host.settle(&device.path, &Making { fs, uuid }) {
-                Ok(Settled::Made) => record.phase = Phase::Mounting,
+                Ok(Settled::Made) => {}
                 // What is there is not what was begun: it is judged below like anything else.
-                Ok(Settled::Blank) | Err(MakeError::NotOurs { .. }) => record.phase = Phase::Connecting,
+                Ok(Settled::Blank) | Err(MakeError::NotOurs { .. }) => {
+                    record.phase = Phase::Connecting;
+                    self.state.save(record)?;
+                }
                 Err(error) => return Err(make_fault(&error)),
             }
-            self.state.save(record)?;
         }
         let volume = &wish.grant.volume;
         match format::probe(&device.path)? {
@@ -280,11 +293,12 @@ impl ThisNode {
                     "volume {volume} is blank, and this node may only read it; use it for writing once first"
                 )));
             }
+            State::Blank if record.phase == Phase::Staged => {
+                return Err(Fault::NotReady(format!(
+                    "volume {volume} was staged, and is blank now; it is left alone"
+                )));
+            }
             State::Blank => return self.make(device, fs, record).map(|()| 0),
-        }
-        if record.phase != Phase::Mounting {
-            record.phase = Phase::Mounting;
-            self.state.save(record)?;
         }
         if read_only {
             return Ok(0);
@@ -308,8 +322,6 @@ impl ThisNode {
         record.phase = Phase::Making { uuid };
         self.state.save(record)?;
         self.host.make(&device.path, &Making { fs, uuid }).map_err(|error| make_fault(&error))?;
-        record.phase = Phase::Mounting;
-        self.state.save(record)?;
         tracing::info!(volume = %record.volume, %fs, "made a filesystem");
         Ok(())
     }
@@ -317,7 +329,7 @@ impl ThisNode {
     pub(crate) fn give_to_group(&self, place: &Place, wish: &Wish) -> Result<(), Fault> {
         let Some(group) = wish.group.filter(|_| !wish.read_only()) else { return Ok(()) };
         let given = self.host.give_to_group(place, group);
-        given.map(drop).map_err(|error| Fault::place("volume_capability.mount.volume_mount_group", error))
+        given.map(drop).map_err(|error| Fault::place("volume_capability.mount.volume_mount_group", &error))
     }
 
     /// After a final error the caller may never come back, so what was begun is taken back; where that cannot be
@@ -346,7 +358,9 @@ pub(crate) fn mount_options(fs: FsType, options: &[String], read_only: bool) -> 
     let flags = "volume_capability.mount.mount_flags";
     // A clone has the id of its origin, and xfs refuses to mount both unless told to.
     let always = if fs == FsType::Xfs { &["nouuid"][..] } else { &[] };
-    let all = options.iter().map(String::as_str).chain(always.iter().copied());
+    // Said to the parser, because some options are allowed only then; `rw` is overruled below.
+    let ro = (read_only && !options.iter().any(|option| option == "rw")).then_some("ro");
+    let all = options.iter().map(String::as_str).chain(always.iter().copied()).chain(ro);
     let parsed = MountOptions::parse(fs, all).map_err(|error| {
         Fault::Unsupported(match error {
             OptionError::Unknown { .. } | OptionError::Refused(_) => {
@@ -356,6 +370,22 @@ pub(crate) fn mount_options(fs: FsType, options: &[String], read_only: bool) -> 
         })
     })?;
     Ok(if read_only { parsed.read_only() } else { parsed })
+}
+
+fn mount_fault(wish: &Wish, error: &MountError) -> Fault {
+    match error {
+        // ext4 and xfs refuse to be read while their log has to be replayed, which needs a device that can be written.
+        MountError::Kernel { error: kernel, .. }
+            if wish.read_only() && kernel.kind() == std::io::ErrorKind::ReadOnlyFilesystem =>
+        {
+            Fault::NotReady(format!(
+                "{error}; volume {} was not unmounted cleanly: stage it for writing once, or with the mount option \
+                 `norecovery`",
+                wish.grant.volume
+            ))
+        }
+        error => Fault::mount(STAGING, error),
+    }
 }
 
 fn make_fault(error: &MakeError) -> Fault {

@@ -1,7 +1,9 @@
 //! The directory in which the records are.
 //!
-//! **Guarantees.** A record is replaced whole or not at all, and is on the disk when [`State::save`] returns: it is
-//! written beside, synced, renamed over the old one, and the directory is synced. A full disk leaves the old one.
+//! **Guarantees.** A record is replaced whole or not at all: it is written beside, synced, and renamed over the old one.
+//! A full disk leaves the old one. When [`State::save`] returns, the new one survives a loss of power; when
+//! [`State::note`] returns, it survives the end of this process, and a loss of power leaves it or the old one. The latter
+//! is enough for whatever a loss of power undoes anyway: devices and mounts.
 
 use crate::staging::{self, DecodeError, Record};
 use bowline_core::{NodeId, VolumeId};
@@ -69,8 +71,18 @@ impl State {
         Ok(Some(record))
     }
 
-    /// Replaces the record of a volume.
+    /// Replaces the record of a volume, durably.
     pub(crate) fn save(&self, record: &Record) -> Result<(), StateError> {
+        self.note(record)?;
+        pass("node.record.sync.before");
+        let fault = |error| StateError::Io { path: self.directory.clone(), error };
+        File::open(&self.directory).and_then(|directory| directory.sync_all()).map_err(fault)?;
+        pass("node.record.sync.after");
+        Ok(())
+    }
+
+    /// Replaces the record of a volume.
+    pub(crate) fn note(&self, record: &Record) -> Result<(), StateError> {
         let path = self.path(&record.volume);
         let temporary = self.directory.join(format!(".{}.tmp", record.volume));
         let bytes =
@@ -84,8 +96,6 @@ impl State {
             pass("node.record.rename.before");
             fs::rename(&temporary, &path)?;
             pass("node.record.rename.after");
-            File::open(&self.directory)?.sync_all()?;
-            pass("node.record.write.after");
             Ok(())
         };
         write().map_err(|error| {

@@ -2,7 +2,6 @@
 
 use crate::answer::Fault;
 use crate::node::ThisNode;
-use crate::seen::is_content;
 use bowline_csi::node::Unpublish;
 use bowline_host::mount::{MountError, Unmount};
 use bowline_host::mountinfo::Mount;
@@ -18,7 +17,7 @@ impl ThisNode {
         let target = match self.try_place(&request.target_path) {
             Ok(target) => target,
             Err(PlaceError::NoParent { .. }) => return Ok(()),
-            Err(error) => return Err(Fault::place(TARGET, error)),
+            Err(error) => return Err(Fault::place(TARGET, &error)),
         };
         let path = target.path().to_owned();
         let record = self.usable_record(volume);
@@ -28,10 +27,9 @@ impl ThisNode {
             for devices in self.devices.values() {
                 found.extend(devices.find(volume, &self.id)?);
             }
-            let recorded = record.as_ref().filter(|record| record.published.contains(&path));
             let is_ours = |mount: &&Mount| {
                 found.iter().any(|device| self.shows(mount, device))
-                    || recorded.is_some_and(|record| is_content(mount, record))
+                    || record.as_ref().is_some_and(|record| self.is_claimed(mount, record))
             };
             if let Some(other) = table.at(&path).find(|mount| !is_ours(mount)) {
                 let said = format!("{} is not volume {volume}; nothing was unmounted", other.describe());
@@ -40,13 +38,13 @@ impl ThisNode {
         }
         self.host.unmount_and_remove(&target, Unmount::WhenUnused).map_err(|error| match error {
             MountError::Kernel { .. } => Fault::Unreachable(error.to_string()),
-            other => Fault::mount(TARGET, other),
+            other => Fault::mount(TARGET, &other),
         })?;
         if let Some(mut record) = record
             && record.published.contains(&path)
         {
             record.published.retain(|published| *published != path);
-            self.state.save(&record)?;
+            self.state.note(&record)?;
         }
         tracing::info!(%volume, "unpublished");
         Ok(())

@@ -21,7 +21,7 @@ impl ThisNode {
             Ok(place) => Some(place),
             // Where there is no directory, nothing is mounted.
             Err(PlaceError::NoParent { .. }) => None,
-            Err(error) => return Err(Fault::place(STAGING, error)),
+            Err(error) => return Err(Fault::place(STAGING, &error)),
         };
         match self.usable_record(volume) {
             Some(record) if place.as_ref().is_none_or(|place| place.path() == record.path) => {
@@ -56,7 +56,12 @@ impl ThisNode {
         place: Option<&Place>,
     ) -> Result<(), Fault> {
         let volume = &record.volume;
-        let found = devices.find(volume, &self.id)?;
+        let mut found = devices.find(volume, &self.id)?;
+        if matches!(record.phase, Phase::Making { .. }) && !found.iter().any(|one| one.epoch == record.epoch)
+        {
+            // The grant is mostly still in force: a volume is unpublished at its controller after this.
+            found.extend(devices.connect(&record.grant()).ok());
+        }
         let device = found.iter().find(|device| device.epoch == record.epoch);
         let table = self.host.mounts()?;
         let mut published = self.published(&table, record, device);
@@ -104,10 +109,10 @@ impl ThisNode {
             {
                 // Nobody holds it, and its device is gone: there is nothing to wait for.
                 let unmounted = self.host.unmount(place, Unmount::Lazily);
-                unmounted.map(drop).map_err(|error| Fault::mount(STAGING, error))
+                unmounted.map(drop).map_err(|error| Fault::mount(STAGING, &error))
             }
             Err(error @ MountError::Kernel { .. }) => Err(Fault::NotReady(error.to_string())),
-            Err(error) => Err(Fault::mount(STAGING, error)),
+            Err(error) => Err(Fault::mount(STAGING, &error)),
         }
     }
 

@@ -1,0 +1,85 @@
+//! A source of devices that can be made to wait, and to lose them.
+
+use bowline_core::{Epoch, NodeId, VolumeId};
+use bowline_node::{Device, Devices, DevicesError, Grant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// Passes everything on to another one.
+pub(crate) struct Troubled {
+    pub(crate) inner: Arc<dyn Devices>,
+    /// The devices cannot be found, as if they had been pulled out.
+    pub(crate) lost: AtomicBool,
+    gate: Gate,
+}
+
+/// Where `connect` waits while the gate is shut.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Troubled {
+    pub(crate) fn new(inner: Arc<dyn Devices>) -> Arc<Self> {
+        Arc::new(Self { inner, lost: AtomicBool::new(false), gate: Gate::default() })
+    }
+
+    pub(crate) fn shut(&self) {
+        self.gate.state.lock().unwrap().0 = true;
+    }
+
+    pub(crate) fn open(&self) {
+        self.gate.state.lock().unwrap().0 = false;
+        self.gate.changed.notify_all();
+    }
+
+    /// Until somebody stands at the gate.
+    pub(crate) fn await_visitor(&self) {
+        drop(self.gate.changed.wait_while(self.gate.state.lock().unwrap(), |state| state.1 == 0).unwrap());
+    }
+
+    fn pass(&self) {
+        let mut state = self.gate.state.lock().unwrap();
+        state.1 += 1;
+        self.gate.changed.notify_all();
+        let mut state = self.gate.changed.wait_while(state, |state| state.0).unwrap();
+        state.1 -= 1;
+    }
+
+    fn answer(&self) -> Result<(), DevicesError> {
+        if self.lost.load(Ordering::SeqCst) {
+            return Err(DevicesError::Unreachable("the target does not answer".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl Devices for Troubled {
+    fn identity(&self, grant: &Grant) -> String {
+        self.inner.identity(grant)
+    }
+
+    fn connect(&self, grant: &Grant) -> Result<Device, DevicesError> {
+        self.pass();
+        self.answer()?;
+        self.inner.connect(grant)
+    }
+
+    fn find(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<Device>, DevicesError> {
+        if self.answer().is_err() { Ok(Vec::new()) } else { self.inner.find(volume, node) }
+    }
+
+    fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError> {
+        self.inner.disconnect(volume, node, epoch)
+    }
+
+    fn refresh(&self, volume: &VolumeId, node: &NodeId, device: &Device) -> Result<u64, DevicesError> {
+        self.answer()?;
+        self.inner.refresh(volume, node, device)
+    }
+
+    fn check(&self) -> Result<(), DevicesError> {
+        self.answer()
+    }
+}
