@@ -27,7 +27,7 @@ pub(crate) enum Do {
     Snapshot(&'static str, &'static str),
     DeleteSnapshot(&'static str),
     Group(&'static str, &'static [&'static str]),
-    DeleteGroup(&'static str),
+    DeleteGroup,
     Attach(&'static str, &'static str),
     Detach(&'static str, &'static str),
 }
@@ -62,7 +62,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         story("group", vec![Create("v"), Create("w"), Group("g", &["v", "w"])], &["g/v", "g/w", "v", "w"]),
         story(
             "group, deleted",
-            vec![Create("v"), Create("w"), Group("g", &["v", "w"]), DeleteGroup("g"), Delete("v")],
+            vec![Create("v"), Create("w"), Group("g", &["v", "w"]), DeleteGroup, Delete("v")],
             &["w"],
         ),
         story(
@@ -249,7 +249,7 @@ async fn attempt(catalog: &Catalog, told: &mut Told, step: &Do) -> Option<()> {
             let volumes: Vec<VolumeId> = of.iter().map(|one| id(one)).collect();
             done(step, catalog.create_group(name(called), &volumes, PATIENCE).await).map(|_| ())
         }
-        Do::DeleteGroup(_) => {
+        Do::DeleteGroup => {
             let listed = done(step, catalog.snapshots(None, None, 100).await)?;
             let group = listed.entries.into_iter().find_map(|one| one.group);
             let Some(group) = group else { return Some(()) };
