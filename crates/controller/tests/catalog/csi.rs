@@ -468,7 +468,10 @@ async fn snapshots_are_reachable_from_where_they_have_to_be() {
     let answer = inner(plugin.controller.create_snapshot(Request::new(take("s", &id, "here"))).await);
     let snapshot = answer.snapshot.unwrap();
     assert!(snapshot.ready_to_use && snapshot.size_bytes == BYTES && snapshot.creation_time.is_some());
-    assert_eq!(snapshot.accessible_topology, [at("here")]);
+    assert_eq!(snapshot.accessible_topology, [], "it is where it was asked for");
+    let get = wire::GetSnapshotRequest { snapshot_id: snapshot.snapshot_id, ..Default::default() };
+    let got = inner(plugin.controller.get_snapshot(Request::new(get)).await).snapshot.unwrap();
+    assert_eq!(got.accessible_topology, [at("here")]);
     let unknown = wire::CreateSnapshotRequest { parameters: map(&[("a", "b")]), ..take("t", &id, "here") };
     for (request, code) in [
         (take("t", &id, "elsewhere"), Code::ResourceExhausted),
