@@ -29,9 +29,17 @@ impl Shelf {
         Ok(Some((record, entry.revision)))
     }
 
-    /// Makes a record where there is none.
+    /// Makes a record where there is none. `Stale` means that there is another one.
     pub(crate) async fn add<R: Record + PartialEq>(&self, name: &str, record: &R) -> Result<Put, Failure> {
-        self.put(name, record, Expected::Absent).await
+        for _ in 0..TRIES {
+            match self.put(name, record, Expected::Absent).await? {
+                Put::Done => return Ok(Put::Done),
+                // A write that was lost has left nothing there, and is no other record.
+                Put::Stale if self.get::<R>(name).await?.is_some() => return Ok(Put::Stale),
+                Put::Stale => {}
+            }
+        }
+        Err(worn_out(&Key::new(R::KIND, name)))
     }
 
     async fn put<R: Record + PartialEq>(

@@ -46,7 +46,7 @@ impl Catalog {
                     "volume {volume} is not ready yet; ask again"
                 )));
             }
-            Err(error) => return Err(refusal(error)),
+            Err(error) => return Err(refusal(&error)),
         };
         inner.tell_attach(volume, &wish, &submitted);
         Ok(submitted)
@@ -125,7 +125,7 @@ pub(crate) fn trouble(error: &EngineError) -> Failure {
 }
 
 /// Why a ticket was not filed.
-pub(crate) fn refusal(error: EngineError) -> ControllerPublishError {
+pub(crate) fn refusal(error: &EngineError) -> ControllerPublishError {
     let sentence = error.to_string();
     match error {
         EngineError::UnknownVolume(_) => ControllerPublishError::UnknownVolume(sentence),

@@ -131,6 +131,16 @@ impl Inner {
         }
     }
 
+    /// That a node is out is written later than it is proven; the engine knows first.
+    async fn is_still_of(&self, volume: &VolumeId, node: &NodeId) -> bool {
+        match self.engine.view(volume).await {
+            Ok(view) => {
+                view.ledger.holds().contains_key(node) || view.ledger.tickets_on(node).next().is_some()
+            }
+            Err(_) => true,
+        }
+    }
+
     /// A volume that the node holds or wants.
     async fn volume_of(&self, node: &NodeId) -> Result<Option<VolumeId>, StoreError> {
         let mut after = None;
@@ -142,7 +152,9 @@ impl Inner {
                 if ledger.holds().contains_key(node) || ledger.tickets_on(node).next().is_some() {
                     let volume =
                         VolumeId::new(&entry.key.name).map_err(|error| unreadable(&entry.key, &error))?;
-                    return Ok(Some(volume));
+                    if self.is_still_of(&volume, node).await {
+                        return Ok(Some(volume));
+                    }
                 }
             }
             after = page.next;

@@ -1,6 +1,6 @@
 //! Making, deleting, growing and changing volumes. What is to be done is stored before it is done.
 
-use bowline_core::{AccessMode, Content, FsType, Slot, VolumeId};
+use bowline_core::{AccessMode, Content, FsType, Slot, Ticket, VolumeId};
 use bowline_csi::code::{ControllerExpandError, ControllerModifyError, CreateVolumeError, DeleteVolumeError};
 use bowline_engine::EngineError;
 use bowline_store::{Key, Kind};
@@ -296,8 +296,8 @@ impl Inner {
         if volume.state == VolumeState::Deleting {
             return self.resume_delete(&volume).await;
         }
-        if let Some(sentence) = self.who_has(&volume).await? {
-            return Err(Failure::new(Why::InUse, sentence));
+        if let Some(failure) = self.who_has(&volume).await? {
+            return Err(failure);
         }
         let volume = self
             .try_change_volume(id, |found| match found.settings.deletion_protection {
@@ -324,20 +324,24 @@ impl Inner {
         self.finish_delete(volume).await.map_err(unfinished)
     }
 
-    /// Who holds or wants a volume, if anybody does.
-    async fn who_has(&self, volume: &Volume) -> Result<Option<String>, Failure> {
+    /// Who holds or wants a volume, if anybody does. A node that is on its way out does not need it any more.
+    async fn who_has(&self, volume: &Volume) -> Result<Option<Failure>, Failure> {
         let view = match self.engine.view(&volume.id).await {
             Ok(view) => view,
             Err(EngineError::UnknownVolume(_)) => return Ok(None),
             Err(error) => return Err(attach::trouble(&error)),
         };
         let id = &volume.id;
-        if let Some(node) = view.ledger.holds().keys().next() {
-            return Ok(Some(format!("volume {id} is attached to node {node}; detach it first")));
+        let in_use = |sentence| Ok(Some(Failure::new(Why::InUse, sentence)));
+        if let Some((node, _)) = view.ledger.holds().iter().find(|(_, hold)| hold.is_open()) {
+            return in_use(format!("volume {id} is attached to node {node}; detach it first"));
         }
-        let wish = view.ledger.tickets().values().next();
-        Ok(wish.map(|ticket| {
-            format!("volume {id} is wanted on node {} by {}; withdraw that first", ticket.node, ticket.id)
+        if let Some(Ticket { id: ticket, node, .. }) = view.ledger.tickets().values().next() {
+            return in_use(format!("volume {id} is wanted on node {node} by {ticket}; withdraw that first"));
+        }
+        Ok(view.ledger.holds().keys().next().map(|node| {
+            let sentence = format!("volume {id} is still being taken from node {node}; ask again");
+            Failure::new(Why::Busy, sentence)
         }))
     }
 
@@ -358,7 +362,11 @@ impl Inner {
         self.engine.observe_volume(&volume.id, volume.facts());
         match self.engine.remove_volume(&volume.id).await {
             Ok(()) | Err(EngineError::UnknownVolume(_)) => Ok(()),
-            Err(error @ EngineError::InUse { .. }) => Err(Failure::new(Why::InUse, error.to_string())),
+            Err(error @ EngineError::InUse { .. }) => match self.who_has(volume).await? {
+                Some(failure) => Err(failure),
+                // It has come free just now.
+                None => Err(Failure::new(Why::Busy, error.to_string())),
+            },
             Err(error) => Err(attach::trouble(&error)),
         }
     }

@@ -273,7 +273,8 @@ fn a_store_with_ledgers_only_gets_room_for_the_other_kinds() {
 fn a_newer_format_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let database = raw(&dir);
-    schema::migrate(&database, &[schema::STEPS[0], make_extra, double_extra], &Place::new(dir.path())).unwrap();
+    schema::migrate(&database, &[schema::STEPS[0], make_extra, double_extra], &Place::new(dir.path()))
+        .unwrap();
     drop(database);
     let error = RedbStore::open(dir.path()).unwrap_err();
     let expected = StoreError::Newer {
