@@ -7,7 +7,13 @@ mod notify;
 mod steps;
 mod up;
 fn found(f: bowline_host::doctor::Finding) -> bowline_web::wire::Finding {
-    bowline_web::wire::Finding { what: f.what.clone(), needed_for: f.needed_for.to_owned(), present: f.is_present(), detail: String::new(), required: false }
+    bowline_web::wire::Finding {
+        what: f.what.clone(),
+        needed_for: f.needed_for.to_owned(),
+        present: f.is_present(),
+        detail: String::new(),
+        required: false,
+    }
 }
 fn main() {
     tracing_subscriber::fmt().init();
@@ -20,10 +26,17 @@ fn main() {
         node: bowline_core::NodeId::new(get("--node").unwrap()).unwrap(),
         peers: get("--peer").map(|p| bowline_core::NodeId::new(p).unwrap()).into_iter().collect(),
         max_volumes: Some(get("--max-volumes").map_or(128, |n| n.parse().unwrap())),
-        policy: bowline_target::file::Policy { overcommit: get("--overcommit").map_or(100, |n| n.parse::<u32>().unwrap() * 100), ..Default::default() },
+        policy: bowline_target::file::Policy {
+            overcommit: get("--overcommit").map_or(100, |n| n.parse::<u32>().unwrap() * 100),
+            ..Default::default()
+        },
         path_roots: vec!["/".into()],
     };
     let rt = tokio::runtime::Runtime::new().unwrap();
-    let r = rt.block_on(async { if args[1] == "node" { node::run(setup).await } else { up::run(setup).await } });
-    if let Err(e) = r { println!("{e:#}"); std::process::exit(1) }
+    let r =
+        rt.block_on(async { if args[1] == "node" { node::run(setup).await } else { up::run(setup).await } });
+    if let Err(e) = r {
+        println!("{e:#}");
+        std::process::exit(1)
+    }
 }

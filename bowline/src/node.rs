@@ -16,7 +16,8 @@ pub async fn run(setup: Setup) -> Result<()> {
     let stop = stopped()?;
     let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
     let volumes = setup.data.join("volumes");
-    let shelf = Shelf::open(&volumes).with_context(|| format!("is `bowline up` running with --data {}?", setup.data.display()))?;
+    let shelf = Shelf::open(&volumes)
+        .with_context(|| format!("is `bowline up` running with --data {}?", setup.data.display()))?;
     let node = this_node(&setup, &host, Arc::new(shelf), &Mutex::new(Registry::default()))?;
     let server = Server::bind(&setup.csi, Limits::default()).await?.identity(NodeIdentity).node(node);
     if let Err(error) = notify::notify(State::Ready) {

@@ -227,9 +227,9 @@ async fn a_target_that_cannot_remember_the_end_of_a_grant_keeps_it() {
     let (code, why) = refusal(one.publish(&volume, "worker-2", BLOCK, false).await);
     run("chattr", ["-R".as_ref(), "-i".as_ref(), world.path("data/volumes").as_os_str()]);
     assert_ne!(code, Code::Ok, "{why}");
-    // It goes on by itself once the target can be written.
+    // It goes on by itself once the target can be written; worker-2's wish stayed in the queue and is taken back too.
     loop {
-        match one.unpublish(&volume.volume_id, "worker-1").await {
+        match one.unpublish(&volume.volume_id, "").await {
             Ok(()) => break,
             Err(status) => assert!(asks_again(&status), "{status}"),
         }
@@ -297,7 +297,7 @@ async fn a_mount_that_vanished_is_reported_and_mended_at_the_next_publish() {
         staging_target_path: text(&staging),
     };
     let status = scene.one.local.node_get_volume_stats(request).await.unwrap_err();
-    assert_eq!(status.code(), Code::NotFound, "{status}");
+    assert!(status.message().contains("not mounted at"), "{status}");
     let mut controller = scene.one.clone();
     let context = controller.publish(&volume, "worker-1", RWO, false).await.unwrap();
     scene.one.expose(&volume, &context, "pod", RWO, false).await.unwrap();

@@ -9,19 +9,13 @@ use crate::{BOWLINE, can_mount, read};
 use bowline_testkit::driver::{BLOCK, Driver, MIB, RWO, refusal};
 use bowline_testkit::world::{Daemon, World};
 
-struct Pair {
-    world: World,
-    _daemons: [Daemon; 2],
-    one: Driver,
-    two: Driver,
-}
-
-async fn pair() -> Pair {
+/// A world with `bowline up` on worker-1 and `bowline node` as worker-2, and a caller of each.
+async fn pair() -> (World, [Daemon; 2], Driver, Driver) {
     let world = World::new(BOWLINE);
     let daemons = [world.up(&[]), world.node("worker-2")];
     let one = Driver::connect(&world, &daemons[0]).await;
     let two = Driver::connect(&world, &daemons[1]).await;
-    Pair { world, _daemons: daemons, one, two }
+    (world, daemons, one, two)
 }
 
 #[tokio::test]
@@ -29,7 +23,7 @@ async fn a_volume_moves_to_the_second_node_with_its_files_only_after_the_first_l
     if !can_mount("two nodes, RWO move") {
         return;
     }
-    let Pair { world, mut one, mut two, .. } = pair().await;
+    let (world, _daemons, mut one, mut two) = pair().await;
     let mut controller = one.clone();
     let volume = one.create("moves", 64 * MIB, RWO).await.unwrap();
     let seen = one.attach_all(&mut controller, &volume, "pod", RWO, false).await.unwrap();
@@ -57,7 +51,7 @@ async fn a_node_that_still_has_it_mounted_is_not_out_and_the_mount_is_named() {
     if !can_mount("two nodes, unpublish while mounted") {
         return;
     }
-    let Pair { mut one, .. } = pair().await;
+    let (_world, _daemons, mut one, _) = pair().await;
     let mut controller = one.clone();
     let volume = one.create("mounted", 64 * MIB, RWO).await.unwrap();
     one.attach_all(&mut controller, &volume, "pod", RWO, false).await.unwrap();
@@ -85,7 +79,7 @@ async fn a_sole_writer_is_alone_on_its_node() {
     if !can_mount("two nodes, RWOP") {
         return;
     }
-    let Pair { mut one, .. } = pair().await;
+    let (_world, _daemons, mut one, _) = pair().await;
     let mut controller = one.clone();
     let how = RWO.mode(Mode::SingleNodeSingleWriter);
     let volume = one.create("alone", 64 * MIB, how).await.unwrap();
@@ -103,7 +97,7 @@ async fn readers_on_both_nodes_read_the_same_and_cannot_write() {
     if !can_mount("two nodes, ROX") {
         return;
     }
-    let Pair { mut one, mut two, .. } = pair().await;
+    let (_world, _daemons, mut one, mut two) = pair().await;
     let mut controller = one.clone();
     let volume = one.create("read", 64 * MIB, RWO).await.unwrap();
     let seen = one.attach_all(&mut controller, &volume, "writer", RWO, false).await.unwrap();
@@ -130,7 +124,7 @@ async fn a_read_only_block_device_is_read_only_in_the_kernel() {
     if !can_mount("two nodes, read-only block") {
         return;
     }
-    let Pair { mut one, .. } = pair().await;
+    let (_world, _daemons, mut one, _) = pair().await;
     let mut controller = one.clone();
     let volume = one.create("raw", 16 * MIB, BLOCK).await.unwrap();
     let seen = one.attach_all(&mut controller, &volume, "pod", BLOCK, true).await.unwrap();
