@@ -119,7 +119,8 @@ impl Inner {
 
     fn capacity(&self) -> Result<Capacity, ProvisionError> {
         let path = &self.directory.path;
-        let seen = self.room.look(&self.directory).map_err(|error| self.told(Fault::io(path, error), 0))?;
+        let seen = self.room.look_closely(&self.directory);
+        let seen = seen.map_err(|error| self.told(Fault::io(path, error), 0))?;
         Ok(self.room.capacity(seen))
     }
 

@@ -3,10 +3,12 @@
 use super::directory::Directory;
 use crate::{Capacity, Item};
 use bowline_host::file;
+use bowline_host::usage::Amount;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How much may be promised of what there is.
 ///
@@ -42,7 +44,12 @@ impl Policy {
 pub(super) struct Room {
     policy: Policy,
     promises: Mutex<BTreeMap<Item, u64>>,
+    /// What others kept on the filesystem, and when that was seen.
+    others: Mutex<Option<(Instant, u64)>>,
 }
+
+/// How old the knowledge of what others keep may be when something is promised.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// A look at the filesystem.
 #[derive(Clone, Copy, Debug)]
@@ -58,22 +65,37 @@ fn sum<'a>(promises: impl Iterator<Item = &'a u64>) -> u64 {
 
 impl Room {
     pub(super) fn new(policy: Policy) -> Self {
-        Self { policy, promises: Mutex::default() }
+        Self { policy, promises: Mutex::default(), others: Mutex::default() }
     }
 
     fn promises(&self) -> MutexGuard<'_, BTreeMap<Item, u64>> {
         self.promises.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Looks at the filesystem. How much others keep there may be as old as [`FRESH`]: to know it, every file of ours
+    /// must be asked.
     pub(super) fn look(&self, directory: &Directory) -> io::Result<Seen> {
+        let known = *self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.filter(|(at, _)| at.elapsed() < FRESH) {
+            Some((_, others)) => Ok(self.seen(file::space(&directory.path)?, others)),
+            None => self.look_closely(directory),
+        }
+    }
+
+    pub(super) fn look_closely(&self, directory: &Directory) -> io::Result<Seen> {
         let items: Vec<Item> = self.promises().keys().cloned().collect();
         let ours = items.iter().fold(0_u64, |sum, item| sum.saturating_add(directory.allocated(item)));
         let space = file::space(&directory.path)?;
-        // Without what is kept for root: a volume could not be written full there by the rules of the filesystem.
-        let total = space.used.saturating_add(space.available);
         // Blocks that files share count in each of them, so on such a filesystem others seem smaller than they are.
         let others = space.used.saturating_sub(ours);
-        Ok(Seen { total, free: space.available, limit: self.policy.limit(total, others) })
+        *self.others.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), others));
+        Ok(self.seen(space, others))
+    }
+
+    fn seen(&self, space: Amount, others: u64) -> Seen {
+        // Without what is kept for root: a volume could not be written full there by the rules of the filesystem.
+        let total = space.used.saturating_add(space.available);
+        Seen { total, free: space.available, limit: self.policy.limit(total, others) }
     }
 
     /// Promises all of these or, if there is not enough, none and says how much can be had. What an item was promised
