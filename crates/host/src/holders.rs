@@ -51,16 +51,14 @@ impl Host {
     pub fn holders(&self, device: DeviceNumber) -> Vec<Holder> {
         let mut holders = Vec::new();
         if let Ok(table) = self.mounts() {
-            holders.extend(self.mounted(&table, device, None));
+            holders.extend(self.mounts_of(&table, device, None));
         }
-        let own = self.namespace(&self.roots.proc.join("thread-self"));
-        let mut namespaces = BTreeSet::from_iter(own);
-        for (pid, process) in self.processes() {
-            if self.namespace(&process).is_some_and(|namespace| namespaces.insert(namespace))
-                && let Ok(table) = MountTable::read(&process.join("mountinfo"))
-            {
-                holders.extend(self.mounted(&table, device, Some((pid, name_of(&process)))));
+        for (pid, process) in self.other_namespaces() {
+            if let Ok(table) = MountTable::read(&process.join("mountinfo")) {
+                holders.extend(self.mounts_of(&table, device, Some((pid, name_of(&process)))));
             }
+        }
+        for (pid, process) in self.processes() {
             if has_open(&process, device) {
                 holders.push(Holder::Process { pid, name: name_of(&process) });
             }
@@ -71,7 +69,7 @@ impl Host {
         holders
     }
 
-    fn mounted<'a>(
+    fn mounts_of<'a>(
         &'a self,
         table: &'a MountTable,
         device: DeviceNumber,
@@ -80,6 +78,14 @@ impl Host {
         table
             .of_device(device, |node| self.node_number(node))
             .map(move |mount| Holder::Mount { at: mount.at.clone(), seen_by: seen_by.clone() })
+    }
+
+    /// One process for every mount namespace that is not ours.
+    pub(crate) fn other_namespaces(&self) -> Vec<(u32, PathBuf)> {
+        let mut namespaces = BTreeSet::from_iter(self.namespace(&self.roots.proc.join("thread-self")));
+        let mut is_new =
+            |(_, process): &(u32, PathBuf)| self.namespace(process).is_some_and(|one| namespaces.insert(one));
+        self.processes().filter(|found| is_new(found)).collect()
     }
 
     fn namespace(&self, process: &Path) -> Option<OsString> {
@@ -91,7 +97,8 @@ impl Host {
         entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
     }
 
-    pub(crate) fn users_of_device(&self, device: DeviceNumber) -> String {
+    /// Who uses a device, in one sentence.
+    pub fn users_of_device(&self, device: DeviceNumber) -> String {
         let holders = self.holders(device);
         if holders.is_empty() {
             return "by something that cannot be seen from here".to_owned();

@@ -12,6 +12,7 @@ pub mod check;
 pub mod command;
 pub mod device;
 pub mod doctor;
+pub mod file;
 pub mod format;
 pub mod freeze;
 pub mod grow;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 
+pub mod provision;
+
 use crate::{Grant, Revocation, Target, TargetError};
 use bowline_core::{Epoch, Mode, NodeId, Share, VolumeId};
 

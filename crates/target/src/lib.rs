@@ -8,6 +8,7 @@ mod backing;
 pub mod context;
 #[cfg(feature = "contract")]
 pub mod contract;
+pub mod file;
 mod provision;
 
 pub use backing::{BackingError, BackingFiles};

@@ -2,7 +2,10 @@
 
 use crate::lab::{Lab, identity, tag};
 use bowline_host::device;
-use bowline_host::loopdev::LoopError;
+use bowline_host::file::Reflink;
+use bowline_host::format::FsType;
+use bowline_host::loopdev::{LoopDevice, LoopError};
+use bowline_host::options::MountOptions;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -73,6 +76,29 @@ fn direct_io_is_used_where_the_filesystem_can_and_done_without_where_it_cannot()
         assert!(on_disk.direct_io, "ext4 can");
     }
     lab.host.detach(on_memory.backing, &tag("m", 1)).unwrap();
+}
+
+#[test]
+fn a_filesystem_can_be_mounted_again_after_its_file_was_reflinked() {
+    let Some(lab) = Lab::new(&[FsType::Xfs]) else { return };
+    let below = lab.formatted("below", FsType::Xfs);
+    let place = lab.place("data");
+    lab.host.mount(&below.path, &place, &MountOptions::new(FsType::Xfs)).unwrap();
+    let file = lab.file("data/volume", SIZE);
+    let block_size = |device: &LoopDevice| {
+        let queue = format!("/sys/dev/block/{}/queue/logical_block_size", device.number);
+        std::fs::read_to_string(queue).unwrap().trim().to_owned()
+    };
+    let before = lab.attach(&file, &tag("v", 1));
+    assert_eq!((block_size(&before).as_str(), before.direct_io), ("4096", true));
+    lab.host.detach(before.backing, &tag("v", 1)).unwrap();
+    File::options().write(true).open(&file).unwrap().write_all_at(&[1; 8192], 0).unwrap();
+    let copy = bowline_host::file::create_new(&lab.path("data/copy")).unwrap();
+    let shared = bowline_host::file::reflink(&File::open(&file).unwrap(), &copy).unwrap();
+    assert_eq!(shared, Reflink::Shared);
+    let after = lab.attach(&file, &tag("v", 1));
+    assert_eq!((block_size(&after).as_str(), after.direct_io), ("4096", true), "as before");
+    lab.host.detach(after.backing, &tag("v", 1)).unwrap();
 }
 
 #[test]

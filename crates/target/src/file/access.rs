@@ -1,0 +1,212 @@
+//! Letting nodes in and shutting them out, with proof.
+
+use super::Inner;
+use super::directory::Fault;
+use super::name::Part;
+use super::record::{Phase, VolumeRecord};
+use crate::{Grant, Item, Listing, Page, Revocation, TargetError};
+use bowline_core::{Epoch, Export, NeverAgain, NodeId, VolumeId};
+use bowline_failpoint::pass;
+use bowline_host::Tag;
+use bowline_host::file::{self, Sharing};
+use bowline_host::loopdev::{FileIdentity, LoopDevice, LoopError};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+fn unreachable(error: &dyn std::fmt::Display) -> TargetError {
+    TargetError::Unreachable { error: error.to_string() }
+}
+
+fn told(fault: &Fault) -> TargetError {
+    let error = fault.to_string();
+    match fault {
+        Fault::Io { .. } => TargetError::Unreachable { error },
+        Fault::Damaged { .. } => TargetError::Refused { error },
+    }
+}
+
+/// Whether a tag is of the same volume and node, and no newer.
+fn covers(owner: &Tag, tag: &Tag) -> bool {
+    tag.same_owner(owner) && tag.epoch() <= owner.epoch()
+}
+
+impl Inner {
+    pub(super) fn allow(&self, grant: &Grant) -> Result<(), TargetError> {
+        let item = Item::Volume(grant.volume.clone());
+        let unknown =
+            || TargetError::Refused { error: format!("volume {} is not on this target", grant.volume) };
+        let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(|fault| told(&fault))?;
+        let _lock = lock.ok_or_else(unknown)?;
+        let mut record = self.directory.volume(&item).map_err(|fault| told(&fault))?.ok_or_else(unknown)?;
+        if record.phase != Phase::Ready {
+            return Err(unknown());
+        }
+        let export = Export { node: grant.node.clone(), mode: grant.mode };
+        if record.exports.open().get(&grant.epoch) == Some(&export) {
+            return Ok(());
+        }
+        if grant.epoch <= record.exports.highest() {
+            return Err(self.closed(&item, &mut record, &grant.node, grant.epoch));
+        }
+        // Only to what is well: a device on another volume's bytes would be worse than none.
+        self.directory.open_volume(&item, &record, false).map_err(|fault| told(&fault))?;
+        record.exports.allow(&grant.node, grant.epoch, grant.mode)?;
+        pass("target.allow.before");
+        self.directory.write(&item, &record).map_err(|fault| told(&fault))?;
+        pass("target.allow.after");
+        Ok(())
+    }
+
+    /// What to say about an epoch that is closed: that it is gone only if it is.
+    fn closed(&self, item: &Item, record: &mut VolumeRecord, node: &NodeId, epoch: Epoch) -> TargetError {
+        if let Some(other) = record.exports.open().get(&epoch) {
+            let error = format!("epoch {epoch} is that of node {} in another way", other.node);
+            return TargetError::Refused { error };
+        }
+        match self.lingering(item, record, node, epoch) {
+            Err(error) => return error,
+            Ok(Some(by)) => return TargetError::InUse { by },
+            Ok(None) => {}
+        }
+        let before = record.draining.len();
+        record.draining.retain(|granted, export| export.node != *node || *granted > epoch);
+        if record.draining.contains_key(&epoch) {
+            return TargetError::InUse { by: format!("epoch {epoch} of another node") };
+        }
+        if record.draining.len() != before
+            && let Err(fault) = self.directory.write_pressing(item, record)
+        {
+            return told(&fault);
+        }
+        NeverAgain { highest: record.exports.highest() }.into()
+    }
+
+    pub(super) fn revoke(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
+        let Revocation { volume, node, epoch, fence: _ } = revocation;
+        let item = Item::Volume(volume.clone());
+        let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(|fault| told(&fault))?;
+        let record = self.directory.volume(&item).map_err(|fault| told(&fault))?;
+        let (Some(_lock), Some(mut record)) = (lock, record) else { return self.never_here(revocation) };
+        let before = record.clone();
+        let out_now = |granted: &Epoch, export: &Export| export.node == *node && granted <= epoch;
+        let out: Vec<_> =
+            record.exports.open().iter().filter(|(granted, export)| out_now(granted, export)).collect();
+        record
+            .draining
+            .extend(out.into_iter().map(|(granted, export)| (*granted, export.clone())).collect::<Vec<_>>());
+        let proof = record.exports.revoke(node, *epoch);
+        // Nobody attaches while the lock is held alone, so what is seen now is all there will ever be. That it is
+        // stored in the same write that shuts the node out saves one, and loses nothing: without the write there is
+        // neither the answer nor the revocation.
+        let lingering = self.lingering(&item, &record, node, *epoch);
+        if matches!(lingering, Ok(None)) {
+            record.draining.retain(|granted, export| !out_now(granted, export));
+        }
+        if record != before {
+            pass("target.revoke.before");
+            self.directory.write_pressing(&item, &record).map_err(|fault| told(&fault))?;
+            pass("target.revoke.after");
+        }
+        match lingering? {
+            None => Ok(proof),
+            Some(by) => Err(TargetError::InUse { by }),
+        }
+    }
+
+    /// A volume that is not here: gone for good, if this is the directory it was in and no device of the grant is left.
+    fn never_here(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
+        let Revocation { volume, node, epoch, fence: _ } = revocation;
+        let item = Item::Volume(volume.clone());
+        let here = self.directory.is_here().map_err(|fault| told(&fault))?;
+        if !here {
+            let error = format!("{} is not the directory that was opened", self.directory.path.display());
+            return Err(TargetError::Unreachable { error });
+        }
+        if self.directory.exists(&item, Part::Data).map_err(|fault| told(&fault))? {
+            return Err(TargetError::Refused { error: format!("the record of volume {volume} is missing") });
+        }
+        match self.tagged(volume, node, *epoch).map_err(|error| unreachable(&error))?.first() {
+            None => Ok(NeverAgain { highest: *epoch }),
+            Some(device) => Err(TargetError::InUse { by: self.user(device) }),
+        }
+    }
+
+    /// What still reaches the bytes and belongs to nobody who is listed besides this node up to this epoch; in words.
+    fn lingering(
+        &self,
+        item: &Item,
+        record: &VolumeRecord,
+        node: &NodeId,
+        epoch: Epoch,
+    ) -> Result<Option<String>, TargetError> {
+        let path = self.directory.path(item, Part::Data);
+        let identity = match file::open_file(&path, false).and_then(|file| FileIdentity::of(&file)) {
+            Ok(identity) => Some(identity),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(unreachable(&format!("{}: {error}", path.display()))),
+        };
+        // A device of this grant on a file that has no name any more was there before the directory was restored or
+        // cleaned up by hand, and may be mounted.
+        let owner = Tag::new(&record.volume, node, epoch);
+        let nameless = |device: &LoopDevice| {
+            let deleted = device.backing_path.as_os_str().as_bytes().ends_with(b" (deleted)");
+            (identity.is_none() || deleted) && device.tag.is_some_and(|tag| covers(&owner, &tag))
+        };
+        let devices = self.host.loops().map(|all| {
+            let reaches = |device: &LoopDevice| Some(device.backing) == identity || nameless(device);
+            all.into_iter().filter(reaches).collect::<Vec<_>>()
+        });
+        let devices = devices.map_err(|error| unreachable(&error))?;
+        let stays = |(granted, export): (Epoch, Export)| {
+            let stays = export.node != *node || granted > epoch;
+            stays.then(|| Tag::new(&record.volume, &export.node, granted))
+        };
+        let staying: Vec<Tag> = record.reach().into_iter().filter_map(stays).collect();
+        let stranger = devices.iter().find(|device| device.tag.is_none_or(|tag| !staying.contains(&tag)));
+        Ok(stranger.map(|device| self.user(device)))
+    }
+
+    fn tagged(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<Vec<LoopDevice>, LoopError> {
+        let owner = Tag::new(volume, node, epoch);
+        let ours = |tag: Tag| covers(&owner, &tag);
+        Ok(self.host.loops()?.into_iter().filter(|device| device.tag.is_some_and(ours)).collect())
+    }
+
+    /// A device and who has it, in words.
+    pub(super) fn user(&self, device: &LoopDevice) -> String {
+        if self.host.holders(device.number).is_empty() {
+            return format!("{} (attached, not open)", device.path.display());
+        }
+        format!("{} ({})", device.path.display(), self.host.users_of_device(device.number))
+    }
+
+    pub(super) fn exports(&self, after: Option<VolumeId>, limit: usize) -> Result<Page, TargetError> {
+        let mut listings: Vec<Listing> = Vec::new();
+        let mut after = after.map(Item::Volume);
+        loop {
+            let items = self.room.items(after.as_ref(), 256);
+            let Some(last) = items.last().cloned() else { return Ok(Page { listings, next: None }) };
+            for item in items {
+                let Item::Volume(volume) = &item else { return Ok(Page { listings, next: None }) };
+                let exports = match self.directory.volume(&item) {
+                    Ok(record) => record.map(|record| record.reach()).unwrap_or_default(),
+                    // Nobody can attach to it, and every command about it says what is wrong.
+                    Err(fault @ Fault::Damaged { .. }) => {
+                        tracing::warn!(%volume, %fault, "not listed: whom it lets in cannot be read");
+                        continue;
+                    }
+                    Err(fault @ Fault::Io { .. }) => return Err(told(&fault)),
+                };
+                if exports.is_empty() {
+                    continue;
+                }
+                if listings.len() == limit.max(1) {
+                    let next = listings.last().map(|listing| listing.volume.clone());
+                    return Ok(Page { listings, next });
+                }
+                listings.push(Listing { volume: volume.clone(), exports });
+            }
+            after = Some(last);
+        }
+    }
+}

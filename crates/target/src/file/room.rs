@@ -1,0 +1,152 @@
+//! How much room there is, and to whom it is promised.
+
+use super::directory::Directory;
+use crate::{Capacity, Item};
+use bowline_host::file;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How much may be promised of what there is.
+///
+/// Volumes are thin: they take up room as they are written. What is promised is the size of every volume, and of every
+/// snapshot the bytes it held when it was taken, which is the most it can ever take. New promises are made while all of
+/// them together stay within `overcommit` percent of what the filesystem has, less `reserve` and less what others keep
+/// there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Percent of the room that may be promised. 100: never more than there is, so that a volume that was made can
+    /// always be written full. 300: three times as much, in the hope that most volumes stay mostly empty.
+    pub overcommit: u32,
+    /// Bytes that are never promised: for the filesystem's own bookkeeping and for records.
+    pub reserve: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { overcommit: 100, reserve: 64 << 20 }
+    }
+}
+
+impl Policy {
+    /// The sum of all promises that may be made.
+    fn limit(self, total: u64, others: u64) -> u64 {
+        let ours = total.saturating_sub(others).saturating_sub(self.reserve);
+        u64::try_from(u128::from(ours) * u128::from(self.overcommit) / 100).unwrap_or(u64::MAX)
+    }
+}
+
+/// Everything that is stored here, and how many bytes each was promised.
+#[derive(Debug)]
+pub(super) struct Room {
+    policy: Policy,
+    promises: Mutex<BTreeMap<Item, u64>>,
+}
+
+/// A look at the filesystem.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    total: u64,
+    free: u64,
+    limit: u64,
+}
+
+fn sum<'a>(promises: impl Iterator<Item = &'a u64>) -> u64 {
+    promises.fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+impl Room {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self { policy, promises: Mutex::default() }
+    }
+
+    fn promises(&self) -> MutexGuard<'_, BTreeMap<Item, u64>> {
+        self.promises.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn look(&self, directory: &Directory) -> io::Result<Seen> {
+        let items: Vec<Item> = self.promises().keys().cloned().collect();
+        let ours = items.iter().fold(0_u64, |sum, item| sum.saturating_add(directory.allocated(item)));
+        let space = file::space(&directory.path)?;
+        // Without what is kept for root: a volume could not be written full there by the rules of the filesystem.
+        let total = space.used.saturating_add(space.available);
+        // Blocks that files share count in each of them, so on such a filesystem others seem smaller than they are.
+        let others = space.used.saturating_sub(ours);
+        Ok(Seen { total, free: space.available, limit: self.policy.limit(total, others) })
+    }
+
+    /// Promises all of these or, if there is not enough, none and says how much can be had. What an item was promised
+    /// before is given back with it.
+    pub(super) fn promise(&self, wanted: &[(Item, u64)], seen: Seen) -> Result<(), u64> {
+        let mut promises = self.promises();
+        let others = sum(promises
+            .iter()
+            .filter(|(item, _)| wanted.iter().all(|(one, _)| one != *item))
+            .map(|(_, bytes)| bytes));
+        let available = seen.limit.saturating_sub(others);
+        if sum(wanted.iter().map(|(_, bytes)| bytes)) > available {
+            return Err(available);
+        }
+        promises.extend(wanted.iter().cloned());
+        Ok(())
+    }
+
+    /// What is there already is promised, whatever the policy says.
+    pub(super) fn set(&self, item: &Item, bytes: u64) {
+        self.promises().insert(item.clone(), bytes);
+    }
+
+    pub(super) fn forget(&self, item: &Item) {
+        self.promises().remove(item);
+    }
+
+    pub(super) fn capacity(&self, seen: Seen) -> Capacity {
+        let promised = sum(self.promises().values());
+        let available = seen.limit.saturating_sub(promised);
+        Capacity { total: seen.total, free: seen.free, promised, available }
+    }
+
+    /// What is stored here, from the one after `after`, at most `limit`.
+    pub(super) fn items(&self, after: Option<&Item>, limit: usize) -> Vec<Item> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.promises().range((from, Bound::Unbounded)).map(|(item, _)| item.clone()).take(limit).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bowline_core::VolumeId;
+
+    fn item(id: &str) -> Item {
+        Item::Volume(VolumeId::new(id).unwrap())
+    }
+
+    #[test]
+    fn promises_stay_within_the_policy() {
+        for (overcommit, reserve, others, limit) in [
+            (100, 0, 0, 1000),
+            (100, 100, 300, 600),
+            (300, 100, 300, 1800),
+            (50, 0, 0, 500),
+            (100, 5000, 0, 0),
+        ] {
+            assert_eq!(Policy { overcommit, reserve }.limit(1000, others), limit);
+        }
+        assert_eq!(Policy { overcommit: u32::MAX, reserve: 0 }.limit(u64::MAX, 0), u64::MAX);
+    }
+
+    #[test]
+    fn the_last_room_goes_to_one_of_two_and_comes_back() {
+        let room = Room::new(Policy::default());
+        let seen = Seen { total: 100, free: 100, limit: 100 };
+        assert_eq!(room.promise(&[(item("a"), 60)], seen), Ok(()));
+        assert_eq!(room.promise(&[(item("b"), 60)], seen), Err(40));
+        assert_eq!(room.promise(&[(item("a"), 100)], seen), Ok(()), "an item grows into its own promise");
+        assert_eq!(room.promise(&[(item("b"), 1), (item("c"), 1)], seen), Err(0));
+        room.forget(&item("a"));
+        assert_eq!(room.promise(&[(item("b"), 50), (item("c"), 50)], seen), Ok(()));
+        assert_eq!(room.items(Some(&item("b")), 5), [item("c")]);
+    }
+}

@@ -1,0 +1,12 @@
+//! The file target on real filesystems, as root. What cannot run here says `not run`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
+
+mod access;
+mod contract;
+mod crash;
+
+mod damage;
+mod lab;
+mod random;
+mod room;
+mod snapshots;
