@@ -6,6 +6,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -170,6 +171,18 @@ impl BlockDevice {
 /// The size of a block device in bytes: what a block volume's statistics report.
 pub fn size(device: &Path) -> Result<u64, DeviceError> {
     BlockDevice::open(device, Open::Read)?.size()
+}
+
+/// Reads the beginning of a device from the device itself, not from memory: does it answer?
+pub fn answers(device: &Path) -> Result<(), DeviceError> {
+    const LENGTH: usize = 4096;
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = open(device, flags, Mode::empty()).map_err(|error| DeviceError::io(device, error))?;
+    // Direct reads want memory at a multiple of the device's block size.
+    let mut memory = vec![0; 2 * LENGTH];
+    let start = memory.as_ptr().align_offset(LENGTH);
+    let buffer = memory.get_mut(start..start + LENGTH).unwrap_or_default();
+    File::from(file).read_exact_at(buffer, 0).map_err(|error| DeviceError::io(device, error))
 }
 
 /// Whether a block device refuses writes.

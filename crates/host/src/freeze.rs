@@ -64,8 +64,13 @@ pub fn freeze(place: &Place) -> Result<Frozen, FreezeError> {
 
 /// Thaws what a crash left frozen; says whether it was.
 pub fn thaw(place: &Place) -> Result<bool, FreezeError> {
-    match ioctl::thaw(place.open_directory()?) {
-        Ok(()) => Ok(true),
+    let directory = place.open_directory()?;
+    pass("host.thaw.before");
+    match ioctl::thaw(directory) {
+        Ok(()) => {
+            pass("host.thaw.after");
+            Ok(true)
+        }
         Err(Errno::INVAL) => Ok(false),
         Err(error) => {
             Err(FreezeError::Kernel { path: place.path().to_owned(), what: "thawed", error: error.into() })

@@ -206,8 +206,10 @@ impl Host {
             return Ok(Change::Nothing);
         }
         let attribute = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
+        pass("host.make-read-only.before");
         ioctl::set_mount_attributes(place.handle()?, attribute, 0)
             .map_err(|error| kernel(path, "made read-only", error))?;
+        pass("host.make-read-only.after");
         Ok(Change::Made)
     }
 

@@ -274,8 +274,12 @@ impl Place {
 
     /// Makes it a directory if nothing is there.
     pub fn ensure_directory(&self) -> Result<(), PlaceError> {
+        pass("host.directory.before");
         match mkdirat(&self.parent, &self.name, Mode::from_raw_mode(0o750)) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                pass("host.directory.after");
+                Ok(())
+            }
             Err(Errno::EXIST) => match self.kind()? {
                 Kind::Directory => Ok(()),
                 found => Err(self.refuse(found, Kind::Directory)),
@@ -287,8 +291,12 @@ impl Place {
     /// Makes it an empty file if nothing is there. A block device mounted there is as good.
     pub fn ensure_file(&self) -> Result<(), PlaceError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        pass("host.file.before");
         match openat2(&self.parent, &self.name, flags, Mode::from_raw_mode(0o640), BELOW) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                pass("host.file.after");
+                Ok(())
+            }
             Err(Errno::EXIST) => match self.kind()? {
                 Kind::File | Kind::BlockDevice => Ok(()),
                 found => Err(self.refuse(found, Kind::File)),

@@ -21,6 +21,8 @@ pub(crate) enum Fill {
 impl ThisNode {
     pub(crate) fn stats(&self, request: &VolumeStats) -> Result<Fill, Fault> {
         let (record, place, device) = self.at_path(&request.volume, &request.path)?;
+        // A filesystem tells from memory how full it is, whatever became of its device.
+        bowline_host::device::answers(&device.path)?;
         match record.content {
             Content::Filesystem { .. } => {
                 usage(&place).map(Fill::Filesystem).map_err(|error| Fault::place(PATH, &error))

@@ -30,7 +30,7 @@ impl ThisNode {
         };
         let table = self.host.mounts()?;
         let mut ailments = Vec::new();
-        if let Err(error) = bowline_host::device::size(&device.path) {
+        if let Err(error) = bowline_host::device::answers(&device.path) {
             ailments.push(Ailment::Inaccessible { reason: "DeviceFailed", message: error.to_string() });
         }
         if let Some(top) = table.top(&record.path)

@@ -11,8 +11,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 impl ThisNode {
-    /// The device of a staged volume, if it is there and is what is mounted; otherwise what is wrong. Stale in all
-    /// ways nvme devices can be: not mounted, device gone, device another one.
+    /// The device of a staged volume, if it is there and is what is mounted; otherwise what is stale: nothing is
+    /// mounted, the device is gone, or another device is mounted.
     pub(crate) fn look(&self, record: &Record) -> Result<Device, Fault> {
         let device = self.device(&record.target, &record.volume, record.epoch)?;
         let Record { volume, epoch, path, .. } = record;

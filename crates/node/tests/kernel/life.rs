@@ -145,7 +145,7 @@ fn readers_on_two_nodes_read_and_neither_can_write() {
         fs::write(a.at("pod/data"), "for all").unwrap();
         a.down("v");
         let capability = mount(fs_type.name(), &[], "", Mode::MultiNodeReaderOnly);
-        // Two btrfs with one id are one filesystem to the kernel, so its readers take turns on one machine.
+        // Before Linux 6.7 two btrfs with one id are one filesystem to the kernel: its readers take turns here.
         for (node, epoch) in [(&a, 2), (&b, 3)] {
             let context = lab.grant("v", &node.name, epoch, false);
             node.stage("v", &context, &capability).unwrap();
@@ -171,7 +171,8 @@ fn readers_on_two_nodes_read_and_neither_can_write() {
 
 #[test]
 fn a_clone_is_mounted_beside_its_origin() {
-    for fs_type in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
+    // Not btrfs: only since Linux 6.7 can two with one id be mounted at once; before that the second is refused.
+    for fs_type in [FsType::Ext4, FsType::Xfs] {
         let Some(lab) = Lab::new(&[fs_type]) else { return };
         let origin = lab.volume("v", smallest(fs_type));
         let node = lab.node("a");

@@ -10,4 +10,5 @@ mod refuse;
 mod size;
 mod stale;
 mod sweep;
+mod target;
 mod turns;

@@ -1,7 +1,7 @@
 //! Mounts and devices that are not what they were.
 
 use crate::device::Troubled;
-use crate::lab::{Lab, Node, plain, refused, smallest};
+use crate::lab::{Lab, Node, not_run, plain, refused, smallest};
 use bowline_csi::wire;
 use bowline_csi::wire::node_server::Node as _;
 use bowline_host::format::FsType;
@@ -116,6 +116,27 @@ fn a_device_gone_under_a_mount_is_told_and_does_not_keep_unstage() {
     node.unstage("v").unwrap();
     assert_eq!(lab.mounts_below(&node.pods).len(), 0);
     assert!(!node.record("v").exists());
+}
+
+#[test]
+fn a_device_that_fails_under_a_mount_is_told_and_does_not_keep_unstage() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let file = lab.volume("v", smallest(FsType::Ext4));
+    let (node, context) = (lab.node("a"), lab.grant("v", "a", 1, true));
+    node.up("v", &context, FsType::Ext4);
+    if !lab.loops()[0].direct_io {
+        not_run("its files have no direct I/O, so a loop device reads what is not there as zeros");
+        node.down("v");
+        return;
+    }
+    assert_eq!(node.health("v").unwrap(), []);
+    // Its file has no bytes any more: every read of the device fails.
+    fs::write(&file, "").unwrap();
+    refused(node.stats("v", &node.text("pod")), Code::Unavailable, "os error 5");
+    let health = node.health("v").unwrap();
+    assert_eq!(health[0].status(), wire::VolumeHealthErrorType::Inaccessible);
+    node.down("v");
+    lab.assert_clean();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::device::Troubled;
 use crate::lab::{Lab, plain, refused, smallest};
+use bowline_csi::wire;
 use bowline_csi::wire::node_server::Node as _;
 use bowline_host::format::FsType;
 use std::fs;
@@ -75,4 +76,86 @@ fn work_goes_on_without_its_caller_and_keeps_its_turn() {
         patient(&|| node.unstage("v"));
         lab.assert_clean();
     }
+}
+
+/// xorshift: a seed is enough to play it again, as far as threads can be.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+#[test]
+fn a_crowd_hears_only_legal_codes_and_leaves_nothing() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let (node, capability) = (lab.node("a"), plain(FsType::Ext4));
+    let volumes: Vec<_> = (0..4).map(|index| format!("v{index}")).collect();
+    for volume in &volumes {
+        lab.volume(volume, smallest(FsType::Ext4));
+    }
+    let contexts: Vec<_> = volumes.iter().map(|volume| lab.grant(volume, "a", 1, true)).collect();
+    let client = |seed: u64| {
+        let (service, mut dice) = (node.service.clone(), Dice(seed));
+        let mut calls = Vec::new();
+        for _ in 0..24 {
+            let index = usize::try_from(dice.below(4)).unwrap();
+            let (volume, context) = (&volumes[index], &contexts[index]);
+            let pod = format!("{volume}-{}", dice.below(2));
+            let unstage = wire::NodeUnstageVolumeRequest {
+                volume_id: volume.clone(),
+                staging_target_path: node.text(&format!("stage-{volume}")),
+            };
+            let unpublish =
+                wire::NodeUnpublishVolumeRequest { volume_id: volume.clone(), target_path: node.text(&pod) };
+            let stats = wire::NodeGetVolumeStatsRequest {
+                volume_id: volume.clone(),
+                volume_path: node.text(&pod),
+                ..Default::default()
+            };
+            let stage = node.stage_request(volume, context, &capability);
+            let publish = node.publish_request(volume, &pod, context, &capability, false);
+            calls.push((dice.below(5), stage, publish, unpublish, unstage, stats));
+        }
+        async move {
+            let mut codes = Vec::new();
+            for (which, stage, publish, unpublish, unstage, stats) in calls {
+                let answer = match which {
+                    0 => service.node_stage_volume(Request::new(stage)).await.map(drop),
+                    1 => service.node_publish_volume(Request::new(publish)).await.map(drop),
+                    2 => service.node_unpublish_volume(Request::new(unpublish)).await.map(drop),
+                    3 => service.node_unstage_volume(Request::new(unstage)).await.map(drop),
+                    _ => service.node_get_volume_stats(Request::new(stats)).await.map(drop),
+                };
+                codes.push((which, answer.err()));
+            }
+            codes
+        }
+    };
+    let clients: Vec<_> = (1..=8_u64).map(|seed| lab.runtime.spawn(client(seed * 7919))).collect();
+    let mut done = 0;
+    for client in clients {
+        for (which, answer) in lab.runtime.block_on(client).unwrap() {
+            let Some(status) = answer else {
+                done += 1;
+                continue;
+            };
+            let legal = [Code::Aborted, Code::FailedPrecondition, Code::NotFound];
+            // A question takes no turn: it can see a volume that is just being unstaged.
+            let midway = which == 4 && status.code() == Code::Unavailable;
+            assert!(legal.contains(&status.code()) || midway, "{status}");
+        }
+    }
+    assert!(done > 0);
+    for volume in &volumes {
+        node.unpublish(volume, &format!("{volume}-0")).unwrap();
+        node.unpublish(volume, &format!("{volume}-1")).unwrap();
+        node.unstage(volume).unwrap();
+        assert!(!node.record(volume).exists());
+    }
+    lab.assert_clean();
 }
