@@ -107,7 +107,8 @@ async fn everything_is_there_again_after_a_restart_on_a_disk() {
     let catalog = world.catalog().await;
     let volume = create(&catalog, "v").await;
     let snapshot = catalog.create_snapshot(name("s"), &volume.id, LONG).await.unwrap();
-    let (group, members) = catalog.create_group(name("g"), &[volume.id.clone()], LONG).await.unwrap();
+    let (group, members) =
+        catalog.create_group(name("g"), std::slice::from_ref(&volume.id), LONG).await.unwrap();
     catalog.attach(&volume.id, csi("a"), Patience::Wait, LONG).await.unwrap();
     catalog.set_out_of_service(&node("c"), true).await.unwrap();
     catalog.close().await;
