@@ -159,7 +159,8 @@ impl Operations {
                     (false, other) => Err(busy(touches, other.says())),
                 };
             }
-            if is_deletion(order) && table.copied.contains_key(key) {
+            if (is_deletion(order) || matches!(**order, Order::Grow { .. })) && table.copied.contains_key(key)
+            {
                 return Err(busy(touches, "being copied"));
             }
         }
