@@ -143,7 +143,7 @@ async fn a_volume_grows_and_never_shrinks() {
     let world = World::new();
     let catalog = world.catalog().await;
     let id = create(&catalog, "pvc-1").await.id;
-    let size = |answer: Result<bowline_controller::Volume, _>| {
+    let size = |answer: Result<Volume, _>| {
         answer
             .map(|volume| (volume.size, volume.state))
             .map_err(|error: bowline_csi::code::ControllerExpandError| error)
