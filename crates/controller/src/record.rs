@@ -2,9 +2,11 @@
 
 use bowline_core::{
     AccessMode, Content, FsType, GroupSnapshotId, MigrationTimeout, NodeId, SnapshotId, TargetId, Timestamp,
-    VolumeId,
+    VolumeFacts, VolumeId,
 };
+use bowline_store::{Kind, Record, RecordError};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// A volume, from the moment it was asked for until nothing of it is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,4 +150,96 @@ pub struct Node {
     pub out_of_service: Option<Timestamp>,
     /// When it became known.
     pub added_at: Timestamp,
+}
+
+/// A record's `upgrade` while there is one version only.
+fn no_such_version<T>(kind: Kind, from: u32) -> Result<T, RecordError> {
+    Err(RecordError::Shape { kind, version: from, reason: "there is no such version".to_owned() })
+}
+
+macro_rules! record {
+    ($($name:ident),*) => {
+        $(impl Record for $name {
+            const KIND: Kind = Kind::$name;
+            const VERSION: u32 = 1;
+
+            fn upgrade(from: u32, _: Value) -> Result<Value, RecordError> {
+                no_such_version(Self::KIND, from)
+            }
+        })*
+    };
+}
+
+record!(Volume, Snapshot, Group, Node);
+
+impl Volume {
+    /// What the engine is to know of it.
+    pub(crate) fn facts(&self) -> VolumeFacts {
+        VolumeFacts {
+            deleting: self.state == VolumeState::Deleting,
+            migratable: self.settings.migratable,
+            ..VolumeFacts::new(self.target.clone())
+        }
+    }
+
+    /// The volume's state, in a word.
+    pub(crate) fn stage(&self) -> &'static str {
+        match self.state {
+            VolumeState::Creating => "being made",
+            VolumeState::Ready => "ready",
+            VolumeState::Growing { .. } => "growing",
+            VolumeState::Deleting => "being deleted",
+        }
+    }
+
+    /// Whether nodes may be let in to it.
+    pub(crate) fn is_usable(&self) -> bool {
+        match self.state {
+            VolumeState::Ready | VolumeState::Growing { .. } => true,
+            VolumeState::Creating | VolumeState::Deleting => false,
+        }
+    }
+}
+
+impl Snapshot {
+    /// How many bytes a volume made from it needs, and the moment it holds; `None` unless it is ready.
+    pub fn taken(&self) -> Option<(u64, Timestamp)> {
+        self.state.taken()
+    }
+}
+
+impl SnapshotState {
+    /// The size and the moment of a snapshot that is ready.
+    pub fn taken(&self) -> Option<(u64, Timestamp)> {
+        match self {
+            Self::Ready { size, taken_at } => Some((*size, *taken_at)),
+            Self::Taking | Self::Deleting => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bowline_store::record;
+
+    #[test]
+    fn records_are_as_documented_and_strict() {
+        let bytes = r#"{"version":1,"record":{"id":"a-1","name":"pvc-1","target":"file","size":1048576,"fs":"ext4","uses":[{"access":"single-node-writer","content":"filesystem"}],"source":{"snapshot":"s-1"},"settings":{"migratable":300,"deletionProtection":true,"discard":false},"createdAt":"2026-01-01T12:00:00Z","state":{"is":"growing","to":2097152}}}"#;
+        let volume: Volume = record::decode(bytes.as_bytes()).unwrap();
+        assert_eq!(volume.state, VolumeState::Growing { to: 2_097_152 });
+        assert_eq!(String::from_utf8(record::encode(&volume).unwrap()).unwrap(), bytes);
+        for (from, to, named) in [
+            ("\"size\":1048576", "\"size\":-1", "size: "),
+            ("\"file\"", "\"a/b\"", "target: "),
+            ("\"migratable\":300", "\"migratable\":3", "settings.migratable: "),
+            ("\"growing\",\"to\":2097152", "\"shrinking\"", "state"),
+            ("\"size\"", "\"sise\"", "sise"),
+        ] {
+            let error = record::decode::<Volume>(bytes.replace(from, to).as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        let newer = record::decode::<Node>(br#"{"version":2,"record":{}}"#).unwrap_err();
+        assert!(matches!(newer, RecordError::Newer { .. }), "{newer}");
+    }
 }

@@ -12,17 +12,29 @@ use crate::StoreError;
 pub enum Kind {
     /// The epoch, tickets and holds of one volume.
     Ledger,
+    /// A volume: what it is, and how far its making, growing or deletion has come.
+    Volume,
+    /// A snapshot of one volume.
+    Snapshot,
+    /// Snapshots that were taken together.
+    Group,
+    /// A node that may ask for volumes.
+    Node,
 }
 
 impl Kind {
     /// Every kind there is.
-    pub const ALL: &[Kind] = &[Kind::Ledger];
+    pub const ALL: &[Kind] = &[Kind::Ledger, Kind::Volume, Kind::Snapshot, Kind::Group, Kind::Node];
 
     /// The kind's name in files, exports and messages. It never changes once released.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Kind::Ledger => "ledger",
+            Kind::Volume => "volume",
+            Kind::Snapshot => "snapshot",
+            Kind::Group => "group",
+            Kind::Node => "node",
         }
     }
 

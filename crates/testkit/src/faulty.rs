@@ -68,7 +68,7 @@ impl FaultyTarget {
     }
 }
 
-fn silent<T>() -> Result<T, TargetError> {
+pub(crate) fn silent<T>() -> Result<T, TargetError> {
     Err(TargetError::Unreachable { error: "lost on purpose".to_owned() })
 }
 

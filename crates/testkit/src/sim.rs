@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A whole target in memory: keeps what [`Exports`] says, and watches over itself.
 pub struct SimTarget {
-    id: TargetId,
-    volumes: Mutex<BTreeMap<VolumeId, Exports>>,
+    pub(crate) id: TargetId,
+    pub(crate) volumes: Mutex<BTreeMap<VolumeId, Exports>>,
     violations: Mutex<Vec<String>>,
     busy: Mutex<BTreeMap<NodeId, String>>,
-    silent: AtomicBool,
+    pub(crate) silent: AtomicBool,
+    pub(crate) stored: Mutex<crate::storage::Storage>,
+    pub(crate) copying: tokio::sync::watch::Sender<bool>,
     two_may_migrate: AtomicBool,
 }
 
@@ -24,6 +26,8 @@ impl SimTarget {
             violations: Mutex::default(),
             busy: Mutex::default(),
             silent: AtomicBool::new(false),
+            stored: Mutex::default(),
+            copying: tokio::sync::watch::Sender::new(true),
             two_may_migrate: AtomicBool::new(false),
         }
     }
@@ -64,7 +68,7 @@ impl SimTarget {
         self.violations.lock().unwrap().clone()
     }
 
-    async fn answers(&self) {
+    pub(crate) async fn answers(&self) {
         if self.silent.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
@@ -90,6 +94,9 @@ impl Target for SimTarget {
 
     async fn allow(&self, grant: &Grant) -> Result<(), TargetError> {
         self.answers().await;
+        if self.stored.lock().unwrap().deleted.contains(&grant.volume) {
+            return Err(TargetError::Refused { error: format!("volume {} is gone", grant.volume) });
+        }
         let mut volumes = self.volumes.lock().unwrap();
         let exports = volumes.entry(grant.volume.clone()).or_default();
         exports.allow(&grant.node, grant.epoch, grant.mode)?;

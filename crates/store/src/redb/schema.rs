@@ -10,7 +10,15 @@ pub(super) type Step = fn(&WriteTransaction) -> Result<(), ::redb::Error>;
 
 /// `STEPS[n]` leads from format `n + 1` to `n + 2`. A store of any older format goes through all that it
 /// lacks in one transaction.
-pub(super) const STEPS: &[Step] = &[];
+pub(super) const STEPS: &[Step] = &[add_catalog];
+
+/// Format 1 had ledgers only.
+fn add_catalog(txn: &WriteTransaction) -> Result<(), ::redb::Error> {
+    for kind in ["volume", "snapshot", "group", "node"] {
+        txn.open_table(Records::new(kind))?;
+    }
+    Ok(())
+}
 
 type Records = TableDefinition<'static, &'static str, (u64, &'static [u8])>;
 
@@ -88,6 +96,12 @@ pub(super) fn revision(txn: &ReadTransaction) -> Result<Revision, ::redb::Error>
 pub(super) fn revision_to_write(txn: &WriteTransaction) -> Result<Revision, ::redb::Error> {
     let number = txn.open_table(NUMBERS)?.get(REVISION)?.map(|number| number.value());
     number.map(Revision::new).ok_or_else(|| ::redb::Error::Corrupted("it has no revision".to_owned()))
+}
+
+#[cfg(test)]
+pub(super) fn set_format(txn: &WriteTransaction, format: u64) -> Result<(), ::redb::Error> {
+    txn.open_table(NUMBERS)?.insert(FORMAT, format)?;
+    Ok(())
 }
 
 pub(super) fn set_revision(txn: &WriteTransaction, revision: Revision) -> Result<(), ::redb::Error> {

@@ -241,27 +241,45 @@ fn an_older_format_is_brought_up_to_date_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let database = raw(&dir);
     let place = Place::new(dir.path());
-    let failed = schema::migrate(&database, &[make_extra, fail], &place).unwrap_err();
+    let failed = schema::migrate(&database, &[schema::STEPS[0], make_extra, fail], &place).unwrap_err();
     assert!(failed.to_string().contains("the store is as it was"), "{failed}");
     assert!(database.begin_read().unwrap().open_table(EXTRA).is_err(), "half of an upgrade was kept");
 
-    schema::migrate(&database, &[make_extra, double_extra], &place).unwrap();
+    schema::migrate(&database, &[schema::STEPS[0], make_extra, double_extra], &place).unwrap();
     let made =
         database.begin_read().unwrap().open_table(EXTRA).unwrap().get("made").unwrap().unwrap().value();
     assert_eq!(made, 2);
-    schema::migrate(&database, &[fail, fail], &place).expect("nothing is left to do");
+    schema::migrate(&database, &[fail, fail, fail], &place).expect("nothing is left to do");
+}
+
+#[test]
+fn a_store_with_ledgers_only_gets_room_for_the_other_kinds() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = raw(&dir);
+    let txn = database.begin_write().unwrap();
+    for kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Ledger) {
+        assert!(txn.delete_table(schema::records(*kind)).unwrap());
+    }
+    schema::set_format(&txn, 1).unwrap();
+    txn.commit().unwrap();
+    schema::migrate(&database, schema::STEPS, &Place::new(dir.path())).unwrap();
+    let txn = database.begin_read().unwrap();
+    for kind in Kind::ALL {
+        assert_eq!(schema::list(&txn, *kind, None, 10).unwrap().entries, [], "{kind}");
+    }
 }
 
 #[test]
 fn a_newer_format_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let database = raw(&dir);
-    schema::migrate(&database, &[make_extra, double_extra], &Place::new(dir.path())).unwrap();
+    schema::migrate(&database, &[schema::STEPS[0], make_extra, double_extra], &Place::new(dir.path()))
+        .unwrap();
     drop(database);
     let error = RedbStore::open(dir.path()).unwrap_err();
     let expected = StoreError::Newer {
         place: dir.path().join("bowline.redb").display().to_string(),
-        found: 3,
+        found: 4,
         known: schema::STEPS.len() as u64 + 1,
     };
     assert_eq!(error, expected);

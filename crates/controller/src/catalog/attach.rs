@@ -1,0 +1,173 @@
+//! Letting nodes in and shutting them out: the engine decides; here it is only asked about volumes and nodes that exist.
+
+use bowline_core::{Outcome, SubmitError, Ticket, Verdict, VolumeId};
+use bowline_csi::code::{ControllerPublishError, ControllerUnpublishError};
+use bowline_engine::{EngineError, Patience, Submitted, Withdrawal, Withdrawn};
+use bowline_store::{Key, record};
+use std::time::Duration;
+
+use super::{Catalog, Inner, lock};
+use crate::failure::{Failure, Why};
+use crate::record::VolumeState;
+
+impl Catalog {
+    /// Files a ticket on a volume and waits for what becomes of it. The node must be known, the volume ready.
+    pub async fn attach(
+        &self,
+        volume: &VolumeId,
+        ticket: Ticket,
+        patience: Patience,
+        wait: Duration,
+    ) -> Result<Submitted, ControllerPublishError> {
+        let inner = &self.inner;
+        let record = inner.volume(volume).await?;
+        match record.state {
+            VolumeState::Ready | VolumeState::Growing { .. } => {}
+            VolumeState::Creating => {
+                let sentence = format!("volume {volume} is being made; ask again when it is ready");
+                return Err(ControllerPublishError::Busy(sentence));
+            }
+            VolumeState::Deleting => {
+                return Err(ControllerPublishError::NotAttachable(format!(
+                    "volume {volume} is being deleted"
+                )));
+            }
+        }
+        if !lock(&inner.nodes).contains_key(&ticket.node) {
+            let sentence = format!("node {} is not known; add it first", ticket.node);
+            return Err(ControllerPublishError::UnknownNode(sentence));
+        }
+        let wish = ticket.clone();
+        let submitted = match inner.engine.submit(volume, ticket, patience, wait).await {
+            Ok(submitted) => submitted,
+            // It was made or deleted just now.
+            Err(EngineError::UnknownVolume(_)) if inner.volume(volume).await.is_ok() => {
+                return Err(ControllerPublishError::Busy(format!(
+                    "volume {volume} is not ready yet; ask again"
+                )));
+            }
+            Err(error) => return Err(refusal(error)),
+        };
+        inner.tell_attach(volume, &wish, &submitted);
+        Ok(submitted)
+    }
+
+    /// Withdraws tickets and waits until the nodes are out at the target.
+    pub async fn detach(
+        &self,
+        volume: &VolumeId,
+        withdrawal: Withdrawal,
+        wait: Duration,
+    ) -> Result<(), ControllerUnpublishError> {
+        let inner = &self.inner;
+        let whom = match &withdrawal.node {
+            Some(node) => format!("Node {node} is out"),
+            None => "What was withdrawn is out".to_owned(),
+        };
+        match inner.engine.withdraw(volume, withdrawal, wait).await {
+            Ok(Withdrawn::Out) => {
+                if inner.volume(volume).await.is_ok() {
+                    inner.tell(Some(volume), "Detached", format!("{whom}; the target has proven it."));
+                }
+                Ok(())
+            }
+            Ok(Withdrawn::StillWorking { nodes, trouble }) => Err(still_in(volume, &nodes, trouble)),
+            Err(EngineError::UnknownVolume(_)) => inner.nobody_can_have(volume).await.map_err(Into::into),
+            Err(error) => Err(trouble(&error).into()),
+        }
+    }
+}
+
+impl Inner {
+    /// A volume that the engine does not know: nobody is let in, if it has no ledger that says otherwise.
+    async fn nobody_can_have(&self, volume: &VolumeId) -> Result<(), Failure> {
+        let Some(entry) = self.shelf.store.get(&Key::ledger(volume)).await? else { return Ok(()) };
+        let ledger: bowline_core::Ledger = record::decode(&entry.value)?;
+        if ledger.holds().is_empty() {
+            return Ok(());
+        }
+        let sentence = format!(
+            "there is no volume {volume}, but a ledger that says who holds it; restore the volume's record, or detach at the target"
+        );
+        Err(Failure::new(Why::Busy, sentence))
+    }
+
+    fn tell_attach(&self, volume: &VolumeId, ticket: &Ticket, submitted: &Submitted) {
+        let (reason, verdict) = match submitted {
+            Submitted::Satisfied { verdict, .. } => ("Attached", Some(verdict)),
+            Submitted::Waiting(verdict) => ("Waiting", Some(verdict)),
+            Submitted::Refused(verdict) => ("Refused", Some(verdict)),
+            Submitted::StillWorking { verdict, .. } => (
+                match verdict {
+                    Some(Verdict::Fencing { .. }) => "Fencing",
+                    _ => "Working",
+                },
+                verdict.as_ref(),
+            ),
+        };
+        if let Some(verdict) = verdict {
+            self.tell(Some(volume), reason, verdict.sentence(ticket));
+        }
+    }
+}
+
+/// The engine could not do its work; it may have, or may later.
+pub(crate) fn trouble(error: &EngineError) -> Failure {
+    let why = match error {
+        EngineError::UnknownVolume(_) => Why::Unknown,
+        EngineError::UnknownTarget { .. }
+        | EngineError::Unreadable { .. }
+        | EngineError::Store(_)
+        | EngineError::Stopping => Why::Unreachable,
+        EngineError::Submit(_) | EngineError::InUse { .. } | EngineError::Withdrawn(_) => Why::Busy,
+    };
+    Failure::new(why, error.to_string())
+}
+
+/// Why a ticket was not filed.
+pub(crate) fn refusal(error: EngineError) -> ControllerPublishError {
+    let sentence = error.to_string();
+    match error {
+        EngineError::UnknownVolume(_) => ControllerPublishError::UnknownVolume(sentence),
+        EngineError::UnknownTarget { .. } => ControllerPublishError::NotAttachable(sentence),
+        EngineError::Submit(SubmitError::Different { .. }) => ControllerPublishError::DifferentMode(sentence),
+        EngineError::Submit(SubmitError::Superseded { .. })
+        | EngineError::InUse { .. }
+        | EngineError::Withdrawn(_) => ControllerPublishError::Busy(sentence),
+        EngineError::Unreadable { .. } | EngineError::Store(_) | EngineError::Stopping => {
+            ControllerPublishError::Unreachable(sentence)
+        }
+    }
+}
+
+fn still_in(
+    volume: &VolumeId,
+    nodes: &std::collections::BTreeMap<bowline_core::NodeId, Option<Outcome>>,
+    trouble: Option<String>,
+) -> ControllerUnpublishError {
+    if let Some(trouble) = trouble {
+        return ControllerUnpublishError::Unreachable(format!("volume {volume}: {trouble}"));
+    }
+    for (node, outcome) in nodes {
+        let told = |what: &str| format!("node {node} is not proven out of volume {volume} yet: {what}");
+        match outcome {
+            Some(Outcome::Silent { error, .. }) => {
+                return ControllerUnpublishError::Unreachable(told(&format!(
+                    "the target does not answer ({error})"
+                )));
+            }
+            Some(Outcome::Refused { error }) => {
+                return ControllerUnpublishError::Unreachable(told(&format!("the target refused: {error}")));
+            }
+            Some(Outcome::InUse { by }) => {
+                return ControllerUnpublishError::Busy(told(&format!("{by} still uses it")));
+            }
+            Some(Outcome::Allowed | Outcome::Gone { .. }) | None => {}
+        }
+    }
+    let names: Vec<&str> = nodes.keys().map(bowline_core::NodeId::as_str).collect();
+    ControllerUnpublishError::TimedOut(format!(
+        "volume {volume} is still being taken from {}; that goes on, and asking again joins it",
+        if names.is_empty() { "its nodes".to_owned() } else { names.join(", ") }
+    ))
+}

@@ -1,0 +1,108 @@
+//! What the targets say of what they store: room, faults, and what does not go with the records.
+
+use bowline_core::VolumeId;
+use bowline_csi::code::{GetCapacityError, ListError};
+use bowline_target::{Capacity, Item, Provision, ProvisionError};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Catalog, Drift, Inner};
+use crate::failure::{Failure, Why};
+use crate::record::{Snapshot, SnapshotState, Volume, VolumeState};
+use crate::shelf::PAGE;
+
+impl Catalog {
+    /// How much room there is for new volumes.
+    pub async fn capacity(&self) -> Result<Capacity, GetCapacityError> {
+        let Some(target) = self.inner.targets.first() else { return Ok(Capacity::default()) };
+        let capacity = target.capacity().await.map_err(unanswered)?;
+        self.inner.metrics.room(&capacity);
+        Ok(capacity)
+    }
+
+    /// The target on which new volumes are made.
+    pub fn first_target(&self) -> Option<&dyn Provision> {
+        self.inner.targets.first().map(AsRef::as_ref)
+    }
+
+    /// What the targets hold that no record knows, and what records name that is not there: for `bowline doctor`.
+    pub async fn drift(&self) -> Result<Drift, ListError> {
+        Ok(self.inner.drift().await?)
+    }
+}
+
+/// A question that was not answered has changed nothing.
+pub(crate) fn unanswered(error: ProvisionError) -> Failure {
+    Failure::new(Why::Unreachable, error.to_string())
+}
+
+impl Inner {
+    /// What is wrong with a volume, as its target sees it.
+    pub(crate) async fn fault(&self, id: &VolumeId) -> Result<Option<String>, Failure> {
+        let volume = self.volume(id).await?;
+        if !volume.is_usable() {
+            return Ok(None);
+        }
+        let target = self.target(&volume.target)?;
+        match target.volume(id).await.map_err(unanswered)? {
+            Some(stored) => Ok(stored.fault),
+            None => Ok(Some(format!("its bytes are not on target {}", volume.target))),
+        }
+    }
+
+    async fn drift(&self) -> Result<Drift, Failure> {
+        // What is stored first: whatever is made or deleted meanwhile is asked about once more below.
+        let mut stored = BTreeMap::new();
+        for (index, target) in self.targets.iter().enumerate() {
+            let mut after = None;
+            loop {
+                let items = target.items(after.as_ref(), PAGE).await.map_err(unanswered)?;
+                after = items.last().cloned();
+                stored.extend(items.into_iter().map(|item| (item, index)));
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        let (mut known, mut expected) = (BTreeSet::new(), BTreeMap::new());
+        self.shelf
+            .for_each(|_, volume: Volume| {
+                let item = Item::Volume(volume.id);
+                if matches!(volume.state, VolumeState::Ready | VolumeState::Growing { .. }) {
+                    expected.insert(item.clone(), volume.target);
+                }
+                known.insert(item);
+            })
+            .await?;
+        self.shelf
+            .for_each(|_, snapshot: Snapshot| {
+                let item = Item::Snapshot(snapshot.id);
+                if matches!(snapshot.state, SnapshotState::Ready { .. }) {
+                    expected.insert(item.clone(), snapshot.target);
+                }
+                known.insert(item);
+            })
+            .await?;
+        let mut drift = Drift::default();
+        for (item, index) in &stored {
+            let there = self.targets.get(*index).map(AsRef::as_ref);
+            if !known.contains(item) && is_there(there, item).await? {
+                drift.unknown.push(item.clone());
+            }
+        }
+        for (item, target) in expected {
+            let there = self.targets.iter().find(|one| *one.id() == target).map(AsRef::as_ref);
+            if !stored.contains_key(&item) && !is_there(there, &item).await? {
+                drift.missing.push(item);
+            }
+        }
+        Ok(drift)
+    }
+}
+
+async fn is_there(target: Option<&dyn Provision>, item: &Item) -> Result<bool, Failure> {
+    let Some(target) = target else { return Ok(false) };
+    match item {
+        Item::Volume(id) => Ok(target.volume(id).await.map_err(unanswered)?.is_some()),
+        Item::Snapshot(id) => Ok(target.stored_snapshot(id).await.map_err(unanswered)?.is_some()),
+    }
+}

@@ -1,0 +1,99 @@
+//! What the catalog counts. No label grows with the number of volumes.
+
+use bowline_target::Capacity;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    rpc: &'static str,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Bytes {
+    of: &'static str,
+}
+
+type Durations = Family<Call, Histogram, fn() -> Histogram>;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    operations: Durations,
+    pub(crate) volumes: Gauge,
+    pub(crate) snapshots: Gauge,
+    capacity: Family<Bytes, Gauge>,
+}
+
+/// From 0.5 ms, finer than a round trip, to 131 s, longer than any caller waits.
+fn buckets() -> Histogram {
+    Histogram::new(exponential_buckets(0.0005, 2.0, 19))
+}
+
+impl Metrics {
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            operations: Family::new_with_constructor(buckets),
+            volumes: Gauge::default(),
+            snapshots: Gauge::default(),
+            capacity: Family::default(),
+        };
+        let Self { operations, volumes, snapshots, capacity } = metrics.clone();
+        let registry = registry.sub_registry_with_prefix("bowline");
+        registry.register("operation_seconds", "How long CSI calls took, by call and code", operations);
+        registry.register(
+            "volumes",
+            "Volumes, from the moment they were asked for until nothing is left",
+            volumes,
+        );
+        registry.register("snapshots", "Snapshots, those in groups too", snapshots);
+        registry.register(
+            "capacity_bytes",
+            "Room on the target for new volumes, when it was last asked",
+            capacity,
+        );
+        metrics
+    }
+
+    pub(crate) fn call(&self, rpc: &'static str, code: tonic::Code, seconds: f64) {
+        self.operations.get_or_create(&Call { rpc, code: code_name(code) }).observe(seconds);
+    }
+
+    pub(crate) fn room(&self, capacity: &Capacity) {
+        let rows = [
+            ("total", capacity.total),
+            ("free", capacity.free),
+            ("promised", capacity.promised),
+            ("available", capacity.available),
+        ];
+        for (of, bytes) in rows {
+            self.capacity.get_or_create(&Bytes { of }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+fn code_name(code: tonic::Code) -> &'static str {
+    use tonic::Code;
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
