@@ -127,7 +127,11 @@ pub fn write(
             let json = serde_json::to_string_pretty(value).map_err(|error| failed(error.to_string()))?;
             format!("{json}\n")
         }
-        Format::Yaml => serde_yaml_ng::to_string(value).map_err(|error| failed(error.to_string()))?,
+        Format::Yaml => {
+            // By way of JSON, so that both say the same: YAML by itself writes enums as tags, which few programs read.
+            let json = serde_json::to_value(value).map_err(|error| failed(error.to_string()))?;
+            serde_yaml_ng::to_string(&json).map_err(|error| failed(error.to_string()))?
+        }
     };
     out.write_all(text.as_bytes())?;
     Ok(())

@@ -73,22 +73,18 @@ mod tests {
     use super::*;
 
     fn tickets() -> Vec<Ticket> {
-        let ticket = |rank,
-                      id: &str,
-                      node: &str,
-                      reason: Option<&str>,
-                      verdict: serde_json::Value,
-                      phrase: &str| {
-            let satisfied = verdict["reason"] == "Satisfied";
-            serde_json::from_value(serde_json::json!({
-                "rank": rank, "id": id, "shortId": &id[..id.len().min(12)], "volume": "db", "type": "bowline-api",
-                "priority": 1000, "node": node, "access": "single-node-writer", "content": "filesystem",
-                "readOnly": false, "reason": reason, "createdAt": "2030-01-01T09:00:00Z",
-                "owner": { "until": "expires", "at": "2030-01-01T14:00:00Z" }, "satisfied": satisfied,
-                "verdict": verdict, "phrase": phrase, "sentence": "x"
-            }))
-            .unwrap()
-        };
+        let ticket =
+            |rank, id: &str, node: &str, reason: Option<&str>, verdict: serde_json::Value, phrase: &str| {
+                let satisfied = verdict["reason"] == "Satisfied";
+                serde_json::from_value(serde_json::json!({
+                    "rank": rank, "id": id, "shortId": id, "volume": "db", "type": "bowline-api",
+                    "priority": 1000, "node": node, "access": "single-node-writer", "content": "filesystem",
+                    "readOnly": false, "reason": reason, "createdAt": "2030-01-01T09:00:00Z",
+                    "owner": { "until": "expires", "at": "2030-01-01T14:00:00Z" }, "satisfied": satisfied,
+                    "verdict": verdict, "phrase": phrase, "sentence": "x"
+                }))
+                .unwrap()
+            };
         let since = "2030-01-01T09:00:01Z";
         vec![
             ticket(

@@ -30,6 +30,7 @@ impl ControllerService {
             generation: 1,
             created_at: self.catalog.inner().clock.now(),
             owner: Owner::Withdrawn,
+            reason: None,
         };
         let submitted = self.catalog.attach(&volume.id, ticket.clone(), Patience::Refuse, wait).await?;
         match submitted {
