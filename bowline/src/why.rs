@@ -1,5 +1,6 @@
 //! `bowline why`: who holds a volume, who waits, and what would change that.
 
+use bowline_core::Verdict;
 use bowline_web::wire::{Hold, Ticket, Why};
 use jiff::Timestamp;
 use std::fmt::Write;
@@ -14,6 +15,10 @@ pub fn show(why: &Why, now: Timestamp, style: Style) -> String {
     match why.holds.as_slice() {
         [] => {
             let state = match why.state.as_str() {
+                // An empty ledger proves nothing before the target has said whom it lets in.
+                _ if is_unsure(why) => {
+                    "not attached as far as is written down; whom the target lets in is not known yet"
+                }
                 "faulted" => "faulted, and no node can reach it",
                 "deleting" => "being deleted, and no node can reach it",
                 _ => "not attached: no node can reach it",
@@ -37,6 +42,10 @@ pub fn show(why: &Why, now: Timestamp, style: Style) -> String {
     out
 }
 
+fn is_unsure(why: &Why) -> bool {
+    why.tickets.iter().any(|ticket| matches!(ticket.verdict, Verdict::TargetNotCompared { .. }))
+}
+
 fn last_epoch(why: &Why) -> String {
     if why.epoch == 0 { String::new() } else { format!(" (last epoch {})", why.epoch) }
 }
@@ -44,7 +53,8 @@ fn last_epoch(why: &Why) -> String {
 fn held(hold: &Hold, now: Timestamp, style: Style) -> String {
     let node = style.paint(Tone::Strong, &one_line(&hold.node));
     let reading = if hold.write { "" } else { ", only for reading" };
-    let time = hold.since.strftime("%H:%M:%S UTC").to_string();
+    let today = now.duration_since(hold.since).as_hours() < 24;
+    let time = hold.since.strftime(if today { "%H:%M:%S UTC" } else { "%Y-%m-%d %H:%M:%S UTC" });
     let times = format!("epoch {}, since {time}, {}", hold.epoch, since(hold.since, now));
     match hold.phase.as_str() {
         "held" => format!("is {} to {node}{reading} ({times})", style.paint(Tone::Good, "attached")),
@@ -82,7 +92,7 @@ fn queue(tickets: &[Ticket], style: Style) -> String {
             line.push_str(" (reads only)");
         }
         if let Some(reason) = &ticket.reason {
-            let _ = write!(line, " “{}”", one_line(reason));
+            let _ = write!(line, "  “{}”", one_line(reason));
         }
         let _ = writeln!(out, "{}", line.trim_end());
     }

@@ -252,3 +252,63 @@ fn help_completions_and_manual_pages_are_there() {
         assert!(pages.join(page).exists(), "{page}");
     }
 }
+
+/// A command that goes on, and what it has said so far.
+struct Running {
+    child: std::process::Child,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn begin(data: &Path, typed: &[&str]) -> Self {
+        use std::io::BufRead;
+        let mut child = Command::new(env!("CARGO_BIN_EXE_bowline"))
+            .args(typed)
+            .env_clear()
+            .env("BOWLINE_DATA", data)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Ctrl-C; gives the exit code and what was said on stderr.
+    fn interrupt(self) -> (Option<i32>, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let output = self.child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+#[test]
+fn ctrl_c_while_waiting_says_what_remains_true() {
+    let world = World::new();
+    world.says(0, &["volume", "create", "db"]);
+    world.says(0, &["attach", "db", "a"]);
+    let waiting = Running::begin(world.place.path(), &["attach", "db", "b", "--wait", "10m"]);
+    while !world.says(0, &["tickets", "db"]).0.contains("bowline-api-b") {}
+    let (code, err) = waiting.interrupt();
+    assert_eq!(code, Some(5), "{err}");
+    assert!(err.contains("the ticket stays; remove it with: bowline detach db b"), "{err}");
+    assert!(world.says(0, &["tickets", "db"]).0.contains("bowline-api-b"), "it stays");
+    world.says(0, &["detach", "db", "b"]);
+    assert!(!world.says(0, &["tickets", "db"]).0.contains("bowline-api-b"));
+}
+
+#[test]
+fn events_are_followed_from_the_past_into_the_future() {
+    let world = World::new();
+    world.says(0, &["volume", "create", "db"]);
+    let mut following = Running::begin(world.place.path(), &["-o", "json", "events", "--follow"]);
+    let first = following.lines.next().unwrap().unwrap();
+    assert!(first.contains("\"reason\":\"Created\""), "{first}");
+    world.says(0, &["attach", "db", "a"]);
+    let event = following.lines.find(|line| line.as_ref().unwrap().contains("Attached")).unwrap().unwrap();
+    let event: serde_json::Value = serde_json::from_str(&event).unwrap();
+    assert!(event["at"].as_str().unwrap().ends_with('Z'), "{event}");
+    let (code, err) = following.interrupt();
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+}

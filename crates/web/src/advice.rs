@@ -44,16 +44,18 @@ pub fn phrase(verdict: &Verdict, ids: &Shortened<'_>) -> String {
     match verdict {
         Verdict::Satisfied { .. } => "satisfied".to_owned(),
         Verdict::Shared { endpoint } => format!("satisfied: through the share at {endpoint}"),
-        Verdict::Granting { target, node, .. } => format!("under way: {target} is asked to let {node} in"),
+        Verdict::Granting { target, node, .. } => {
+            format!("under way: target {target} is asked to let {node} in")
+        }
         Verdict::WaitingForRelease { node, .. } => format!("next: {node} is being shut out"),
         Verdict::Fencing { node, why, .. } => format!("next: {node} is being fenced because {why}"),
         Verdict::StillInUse { node, by, .. } => format!("next: {by} still uses it on {node}"),
         Verdict::TargetUnreachable { target, error, .. } => {
-            format!("waiting: {target} does not answer ({error})")
+            format!("waiting: target {target} does not answer ({error})")
         }
-        Verdict::TargetRefused { target, error, .. } => format!("waiting: {target} refused ({error})"),
+        Verdict::TargetRefused { target, error, .. } => format!("waiting: target {target} refused ({error})"),
         Verdict::TargetNotCompared { target, error, .. } => {
-            format!("waiting: it is not known yet whom {target} lets in ({error})")
+            format!("waiting: it is not known yet whom target {target} lets in ({error})")
         }
         Verdict::HeldElsewhere { node, by: id, .. } => format!("waiting: held by {node} for {}", by(id)),
         Verdict::Outranked { by: id, kind, .. } => format!("waiting: {} goes first ({kind})", by(id)),
@@ -86,7 +88,7 @@ pub fn remedy(volume: &str, ticket: &Ticket, verdict: &Verdict, tickets: &[&Tick
     let (sentence, commands) = match verdict {
         Verdict::Satisfied { .. } | Verdict::Shared { .. } => return None,
         Verdict::Granting { target, .. } => {
-            (format!("{here} gets it as soon as {target} answers. Nothing to do."), vec![])
+            (format!("{here} gets it as soon as target {target} answers. Nothing to do."), vec![])
         }
         Verdict::WaitingForRelease { node, .. } => (
             format!("{here} gets it as soon as the target confirms that {node} is out. Nothing to do."),
@@ -103,13 +105,13 @@ pub fn remedy(volume: &str, ticket: &Ticket, verdict: &Verdict, tickets: &[&Tick
         }
         Verdict::TargetUnreachable { target, .. } | Verdict::TargetNotCompared { target, .. } => (
             format!(
-                "{here} gets it when {target} answers; until then nobody new is let in. To see what is wrong:"
+                "{here} gets it when target {target} answers; until then nobody new is let in. To see what is wrong:"
             ),
             vec!["bowline doctor".to_owned()],
         ),
         Verdict::TargetRefused { target, .. } => (
             format!(
-                "{here} gets it when the cause is mended at {target}; it is asked again by itself. To see more:"
+                "{here} gets it when the cause is mended at target {target}; it is asked again by itself. To see more:"
             ),
             vec!["bowline doctor".to_owned()],
         ),

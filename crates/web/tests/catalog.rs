@@ -190,7 +190,7 @@ async fn what_cannot_be_asked_is_told_by_its_field_or_its_name() {
         (
             ("DELETE", "/v1/volumes/db/tickets?ticket=x".to_owned(), None),
             404,
-            "UnknownVolume",
+            "UnknownTicket",
             "has no ticket x",
         ),
         (
@@ -320,6 +320,6 @@ async fn lists_come_in_pages_and_room_and_drift_are_told() {
     let doctor = world.ok(200, "GET", "/v1/doctor", None).await;
     assert_eq!(doctor["drift"]["missing"].as_array().unwrap().len(), 1);
     let metrics = world.ok(200, "GET", "/metrics", None).await;
-    assert!(metrics.as_str().unwrap().contains("bowline_engine_verdicts"), "{metrics}");
+    assert!(metrics.as_str().unwrap().contains("bowline_volumes 3"), "{metrics}");
     assert!(metrics.as_str().unwrap().ends_with("# EOF\n"));
 }

@@ -91,7 +91,7 @@ async fn in_the_queue(
             match view.verdicts.get(&ticket.id) {
                 Some(found) => verdict = found.clone(),
                 None => {
-                    return Err(Problem::new("UnknownVolume", format!("ticket {} was withdrawn", ticket.id)));
+                    return Err(Problem::new("UnknownTicket", format!("ticket {} was withdrawn", ticket.id)));
                 }
             }
         }
@@ -203,7 +203,7 @@ fn find(view: &View, volume: &Volume, text: &str) -> Result<TicketId, Problem> {
             Err(Problem::invalid("ticket", format!("several tickets of {} begin so", volume.name)))
         }
         (None, _) => {
-            Err(Problem::new("UnknownVolume", format!("volume {} has no ticket {text}", volume.name)))
+            Err(Problem::new("UnknownTicket", format!("volume {} has no ticket {text}", volume.name)))
         }
     }
 }
