@@ -23,6 +23,11 @@ impl Events {
     pub(crate) fn tell(&self, at: Timestamp, volume: Option<&VolumeId>, reason: &str, message: String) {
         let event = Event { at, volume: volume.cloned(), reason: reason.to_owned(), message };
         let mut kept = lock(&self.kept);
+        // Whoever asks again and again is told the same again and again; that is no news.
+        let last = kept.iter().rev().find(|last| last.volume == event.volume);
+        if last.is_some_and(|last| last.reason == event.reason && last.message == event.message) {
+            return;
+        }
         if kept.len() == KEPT {
             kept.pop_front();
         }
@@ -87,5 +92,9 @@ mod tests {
         let some: Vec<String> =
             events.latest(Some(&volume), 2).into_iter().map(|event| event.message).collect();
         assert_eq!(some, ["1002", "1004"]);
+        for _ in 0..3 {
+            events.tell(Timestamp::UNIX_EPOCH, Some(&volume), "Waiting", "the same".to_owned());
+        }
+        assert_eq!(events.latest(Some(&volume), 2)[0].message, "1004", "no news is told once");
     }
 }

@@ -17,6 +17,9 @@ use crate::record::{Group, Snapshot, Volume};
 /// More at once than this are told to ask again.
 const AT_ONCE: usize = 1024;
 
+/// How long the end waits for what is under way.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// What somebody asked for. Two that are equal are the same piece of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -180,9 +183,19 @@ impl Operations {
         Ok(Begun::New(news, tell))
     }
 
-    /// Takes nothing new from now on.
-    pub(crate) fn close(&self) {
-        lock(&self.table).closed = true;
+    /// Takes nothing new from now on, and gives what is under way a moment to end. What does not is completed after the
+    /// next start.
+    pub(crate) async fn close(&self) {
+        let running: Vec<News> = {
+            let mut table = lock(&self.table);
+            table.closed = true;
+            table.changing.values().map(|(_, news)| news.clone()).collect()
+        };
+        let deadline = tokio::time::Instant::now() + GRACE;
+        for mut news in running {
+            // Whether it ended well is its caller's business.
+            let _ = tokio::time::timeout_at(deadline, news.wait_for(Option::is_some)).await;
+        }
     }
 
     /// Whether nothing new is taken.

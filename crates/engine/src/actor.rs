@@ -158,7 +158,11 @@ impl Actor {
                 let nodes = self.executor.withdraw(withdrawal, now);
                 self.waiters.withdrawn(nodes, reply);
             }
-            Message::Remove { reply } => self.waiters.removed(reply),
+            Message::Remove { reply } => {
+                self.waiters.removed(reply);
+                // What is put off, the end of the last hold say, would hold up the removal.
+                self.executor.flush();
+            }
             Message::View { reply } => self.waiters.viewed(reply),
             Message::Exports(exports) => self.executor.observe(|seen| seen.exports = Some(exports)),
             Message::Poke => {}

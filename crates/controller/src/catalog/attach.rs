@@ -4,6 +4,7 @@ use bowline_core::{Outcome, SubmitError, Ticket, Verdict, VolumeId};
 use bowline_csi::code::{ControllerPublishError, ControllerUnpublishError};
 use bowline_engine::{EngineError, Patience, Submitted, Withdrawal, Withdrawn};
 use bowline_store::{Key, record};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Catalog, Inner, lock};
@@ -46,9 +47,9 @@ impl Catalog {
                     "volume {volume} is not ready yet; ask again"
                 )));
             }
-            Err(error) => return Err(refusal(error)),
+            Err(error) => return Err(refusal(&error)),
         };
-        inner.tell_attach(volume, &wish, &submitted);
+        inner.tell_attach(volume, wish, &submitted);
         Ok(submitted)
     }
 
@@ -92,22 +93,56 @@ impl Inner {
         Err(Failure::new(Why::Busy, sentence))
     }
 
-    fn tell_attach(&self, volume: &VolumeId, ticket: &Ticket, submitted: &Submitted) {
-        let (reason, verdict) = match submitted {
-            Submitted::Satisfied { verdict, .. } => ("Attached", Some(verdict)),
-            Submitted::Waiting(verdict) => ("Waiting", Some(verdict)),
-            Submitted::Refused(verdict) => ("Refused", Some(verdict)),
-            Submitted::StillWorking { verdict, .. } => (
-                match verdict {
-                    Some(Verdict::Fencing { .. }) => "Fencing",
-                    _ => "Working",
-                },
-                verdict.as_ref(),
-            ),
-        };
-        if let Some(verdict) = verdict {
-            self.tell(Some(volume), reason, verdict.sentence(ticket));
+    fn tell_attach(self: &Arc<Self>, volume: &VolumeId, ticket: Ticket, submitted: &Submitted) {
+        match submitted {
+            Submitted::Satisfied { verdict, .. } => self.tell_verdict(volume, &ticket, verdict),
+            Submitted::Refused(verdict) => self.tell(Some(volume), "Refused", verdict.sentence(&ticket)),
+            Submitted::Waiting(verdict) | Submitted::StillWorking { verdict: Some(verdict), .. } => {
+                self.tell_verdict(volume, &ticket, verdict);
+                self.follow(volume, ticket);
+            }
+            Submitted::StillWorking { verdict: None, .. } => {}
         }
+    }
+
+    fn tell_verdict(&self, volume: &VolumeId, ticket: &Ticket, verdict: &Verdict) {
+        let reason = if verdict.is_satisfied() {
+            "Attached"
+        } else if matches!(verdict, Verdict::Fencing { .. }) {
+            "Fencing"
+        } else {
+            "Waiting"
+        };
+        self.tell(Some(volume), reason, verdict.sentence(ticket));
+    }
+
+    /// Tells what becomes of a ticket whose owner was told to wait, until it has what it asked for or is withdrawn.
+    fn follow(self: &Arc<Self>, volume: &VolumeId, ticket: Ticket) {
+        let key = (volume.clone(), ticket.id.clone());
+        let Ok(mut news) = self.engine.watch(volume) else { return };
+        if !lock(&self.followed).insert(key.clone()) {
+            return;
+        }
+        let catalog = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                let view = news.borrow_and_update().view.clone();
+                let Some(inner) = catalog.upgrade() else { return };
+                let verdict = view.as_ref().and_then(|view| view.verdicts.get(&ticket.id));
+                if let Some(verdict) = verdict {
+                    inner.tell_verdict(&key.0, &ticket, verdict);
+                }
+                let ended = view.is_some() && verdict.is_none_or(Verdict::is_satisfied);
+                if ended {
+                    lock(&inner.followed).remove(&key);
+                    return;
+                }
+                drop(inner);
+                if news.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
     }
 }
 
@@ -125,7 +160,7 @@ pub(crate) fn trouble(error: &EngineError) -> Failure {
 }
 
 /// Why a ticket was not filed.
-pub(crate) fn refusal(error: EngineError) -> ControllerPublishError {
+pub(crate) fn refusal(error: &EngineError) -> ControllerPublishError {
     let sentence = error.to_string();
     match error {
         EngineError::UnknownVolume(_) => ControllerPublishError::UnknownVolume(sentence),

@@ -2,7 +2,7 @@
 //! line are three ways of asking; what is asked is answered here.
 
 use bowline_core::{
-    FsType, GroupSnapshotId, IdError, NodeId, Slot, SnapshotId, TargetId, Timestamp, VolumeId,
+    FsType, GroupSnapshotId, IdError, NodeId, Slot, SnapshotId, TargetId, TicketId, Timestamp, VolumeId,
 };
 use bowline_csi::Name;
 use bowline_csi::code::{GetSnapshotError, GetVolumeError, ListError};
@@ -103,6 +103,8 @@ pub(crate) struct Inner {
     pub(crate) progress: Mutex<HashMap<VolumeId, Arc<Progress>>>,
     /// What somebody is bringing to an end already.
     pub(crate) pursued: Mutex<HashSet<Key>>,
+    /// Tickets whose owners were told to wait.
+    pub(crate) followed: Mutex<HashSet<(VolumeId, TicketId)>>,
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
 }
@@ -245,7 +247,7 @@ impl Catalog {
 
     /// Ends the engine after what is unwritten is written.
     pub async fn close(&self) {
-        self.inner.operations.close();
+        self.inner.operations.close().await;
         self.inner.engine.stop().await;
     }
 }

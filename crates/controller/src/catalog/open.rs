@@ -61,6 +61,7 @@ pub(crate) async fn open(parts: Parts) -> Result<Arc<Inner>, OpenError> {
         operations: Arc::new(Operations::default()),
         progress: Mutex::default(),
         pursued: Mutex::default(),
+        followed: Mutex::default(),
         events: Events::new(),
         metrics,
     });

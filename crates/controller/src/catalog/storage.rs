@@ -14,7 +14,7 @@ impl Catalog {
     /// How much room there is for new volumes.
     pub async fn capacity(&self) -> Result<Capacity, GetCapacityError> {
         let Some(target) = self.inner.targets.first() else { return Ok(Capacity::default()) };
-        let capacity = target.capacity().await.map_err(unanswered)?;
+        let capacity = target.capacity().await.map_err(|error| unanswered(&error))?;
         self.inner.metrics.room(&capacity);
         Ok(capacity)
     }
@@ -31,7 +31,7 @@ impl Catalog {
 }
 
 /// A question that was not answered has changed nothing.
-pub(crate) fn unanswered(error: ProvisionError) -> Failure {
+pub(crate) fn unanswered(error: &ProvisionError) -> Failure {
     Failure::new(Why::Unreachable, error.to_string())
 }
 
@@ -43,7 +43,7 @@ impl Inner {
             return Ok(None);
         }
         let target = self.target(&volume.target)?;
-        match target.volume(id).await.map_err(unanswered)? {
+        match target.volume(id).await.map_err(|error| unanswered(&error))? {
             Some(stored) => Ok(stored.fault),
             None => Ok(Some(format!("its bytes are not on target {}", volume.target))),
         }
@@ -55,7 +55,7 @@ impl Inner {
         for (index, target) in self.targets.iter().enumerate() {
             let mut after = None;
             loop {
-                let items = target.items(after.as_ref(), PAGE).await.map_err(unanswered)?;
+                let items = target.items(after.as_ref(), PAGE).await.map_err(|error| unanswered(&error))?;
                 after = items.last().cloned();
                 stored.extend(items.into_iter().map(|item| (item, index)));
                 if after.is_none() {
@@ -102,7 +102,9 @@ impl Inner {
 async fn is_there(target: Option<&dyn Provision>, item: &Item) -> Result<bool, Failure> {
     let Some(target) = target else { return Ok(false) };
     match item {
-        Item::Volume(id) => Ok(target.volume(id).await.map_err(unanswered)?.is_some()),
-        Item::Snapshot(id) => Ok(target.stored_snapshot(id).await.map_err(unanswered)?.is_some()),
+        Item::Volume(id) => Ok(target.volume(id).await.map_err(|error| unanswered(&error))?.is_some()),
+        Item::Snapshot(id) => {
+            Ok(target.stored_snapshot(id).await.map_err(|error| unanswered(&error))?.is_some())
+        }
     }
 }

@@ -120,7 +120,25 @@ fn unfinished(verdict: &Verdict, ticket: &Ticket) -> ControllerPublishError {
         Verdict::TargetUnreachable { .. }
         | Verdict::TargetRefused { .. }
         | Verdict::TargetNotCompared { .. } => ControllerPublishError::Unreachable(sentence),
-        _ => ControllerPublishError::TimedOut(sentence),
+        Verdict::Satisfied { .. }
+        | Verdict::Shared { .. }
+        | Verdict::Granting { .. }
+        | Verdict::WaitingForRelease { .. }
+        | Verdict::Fencing { .. }
+        | Verdict::StillInUse { .. }
+        | Verdict::HeldElsewhere { .. }
+        | Verdict::Outranked { .. }
+        | Verdict::Interrupted { .. }
+        | Verdict::IncompatibleParameters { .. }
+        | Verdict::Migrating { .. }
+        | Verdict::MigrationTimedOut { .. }
+        | Verdict::NodeNotReady { .. }
+        | Verdict::NodeOutOfService { .. }
+        | Verdict::NodeGone { .. }
+        | Verdict::NodeFull { .. }
+        | Verdict::WaitingForShare
+        | Verdict::VolumeFaulted { .. }
+        | Verdict::Deleting => ControllerPublishError::TimedOut(sentence),
     }
 }
 

@@ -49,6 +49,28 @@ async fn a_node_out_of_service_loses_what_it_has_and_stays_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_waits_is_told_when_its_turn_has_come() {
+    let world = World::new();
+    let catalog = world.catalog().await;
+    let id = create(&catalog, "v").await.id;
+    let mut news = catalog.follow_events();
+    catalog.attach(&id, csi("a"), Patience::Wait, LONG).await.unwrap();
+    for _ in 0..3 {
+        let waits = catalog.attach(&id, csi("b"), Patience::Wait, LONG).await.unwrap();
+        assert!(matches!(waits, Submitted::Waiting(_)), "{waits:?}");
+    }
+    let ticket = Some(csi("a").id);
+    catalog.detach(&id, Withdrawal { ticket, ..Withdrawal::default() }, LONG).await.unwrap();
+    let mut told = Vec::new();
+    while told.last().is_none_or(|last: &String| !last.starts_with("Attached: csi-b")) {
+        let event = news.recv().await.unwrap();
+        told.push(format!("{}: {}", event.reason, event.message));
+    }
+    let waited: Vec<_> = told.iter().filter(|one| one.contains("a has the volume for csi-a")).collect();
+    assert_eq!(waited.len(), 1, "{told:#?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_modified_counts_at_once() {
     let world = World::new();
     world.target.let_two_migrate();

@@ -402,6 +402,29 @@ async fn room_depends_on_where_and_how() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_and_what_there_is_are_counted() {
+    let world = World::new();
+    let plugin = Plugin::on(&world).await;
+    let id = plugin.create("v").await.volume_id;
+    plugin.create("w").await;
+    refused(plugin.publish("gone", "a").await, Code::NotFound, "no volume");
+    let delete = wire::DeleteVolumeRequest { volume_id: id, ..Default::default() };
+    inner(plugin.controller.delete_volume(Request::new(delete)).await);
+    inner(plugin.controller.get_capacity(Request::new(Default::default())).await);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &world.registry.lock().unwrap()).unwrap();
+    for line in [
+        "bowline_operation_seconds_count{rpc=\"CreateVolume\",code=\"OK\"} 2",
+        "bowline_operation_seconds_count{rpc=\"ControllerPublishVolume\",code=\"NotFound\"} 1",
+        "bowline_volumes 1",
+        "bowline_snapshots 0",
+        "bowline_capacity_bytes{of=\"promised\"} 1073741824",
+    ] {
+        assert!(text.lines().any(|one| one == line), "no line {line} in\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn groups_are_named_by_their_members_too() {
     let plugin = Plugin::on(&World::new()).await;
     let ids = vec![plugin.create("one").await.volume_id, plugin.create("two").await.volume_id];
@@ -468,7 +491,10 @@ async fn snapshots_are_reachable_from_where_they_have_to_be() {
     let answer = inner(plugin.controller.create_snapshot(Request::new(take("s", &id, "here"))).await);
     let snapshot = answer.snapshot.unwrap();
     assert!(snapshot.ready_to_use && snapshot.size_bytes == BYTES && snapshot.creation_time.is_some());
-    assert_eq!(snapshot.accessible_topology, [at("here")]);
+    assert_eq!(snapshot.accessible_topology, [], "it is where it was asked for");
+    let get = wire::GetSnapshotRequest { snapshot_id: snapshot.snapshot_id, ..Default::default() };
+    let got = inner(plugin.controller.get_snapshot(Request::new(get)).await).snapshot.unwrap();
+    assert_eq!(got.accessible_topology, [at("here")]);
     let unknown = wire::CreateSnapshotRequest { parameters: map(&[("a", "b")]), ..take("t", &id, "here") };
     for (request, code) in [
         (take("t", &id, "elsewhere"), Code::ResourceExhausted),

@@ -133,7 +133,8 @@ async fn check(world: &World, promised: &Promised, seed: u64) {
     let catalog = world.catalog().await;
     quiet(world).await;
     assert_eq!(world.target.violations(), [""; 0], "seed {seed}");
-    for (called, id) in promised.lock().unwrap().clone() {
+    let promised = promised.lock().unwrap().clone();
+    for (called, id) in promised {
         assert_eq!(catalog.find_volume(called).await.unwrap().id, id, "seed {seed}");
     }
     let (volumes, snapshots) = records(world).await;

@@ -100,7 +100,11 @@ async fn a_group_is_taken_and_deleted_as_a_whole() {
         catalog.create_group(name("g"), &volumes, LONG).await.unwrap(),
         (group.clone(), members.clone())
     );
-    told(catalog.create_group(name("g"), &[other.clone()], LONG).await, Code::AlreadyExists, "other volumes");
+    told(
+        catalog.create_group(name("g"), std::slice::from_ref(&other), LONG).await,
+        Code::AlreadyExists,
+        "other volumes",
+    );
     told(catalog.create_group(name("h"), &[], LONG).await, Code::InvalidArgument, "1 to 128");
     let gone = bowline_testkit::volume("gone");
     let failed = catalog.create_group(name("h"), &[other, gone], LONG).await;

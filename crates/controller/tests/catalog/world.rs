@@ -8,6 +8,7 @@ use bowline_engine::Clock;
 use bowline_store::{MemoryStore, Store};
 use bowline_target::Provision;
 use bowline_testkit::{Fate, FaultyProvision, FaultyStore, SimTarget, TestClock, node};
+use prometheus_client::registry::Registry;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tonic::Code;
@@ -29,6 +30,7 @@ pub(crate) struct World {
     pub(crate) target: Arc<SimTarget>,
     pub(crate) limit: Option<u32>,
     pub(crate) later: Duration,
+    pub(crate) registry: Arc<Mutex<Registry>>,
 }
 
 impl World {
@@ -38,6 +40,7 @@ impl World {
             target: Arc::new(SimTarget::new("sim")),
             limit: None,
             later: Duration::ZERO,
+            registry: Arc::default(),
         }
     }
 
@@ -56,7 +59,7 @@ impl World {
             nodes: ["a", "b", "c"].map(known).to_vec(),
             clock: Arc::new(Ticking(TestClock::at(self.later))),
             settings: Default::default(),
-            registry: Arc::new(Mutex::default()),
+            registry: Arc::clone(&self.registry),
         })
         .await
     }
