@@ -43,20 +43,20 @@ impl World {
             registry: Arc::clone(&registry),
         };
         let socket = place.path().join("api.sock").to_str().unwrap().parse().unwrap();
-        let ended = runtime.block_on(async {
-            let api = Api::new(bowline_web::Parts {
-                clock: Arc::new(SystemClock),
-                registry,
-                probe: Arc::new(Vec::new),
-                version: env!("CARGO_PKG_VERSION"),
-                node: "a".to_owned(),
-            });
-            api.open(Catalog::open(parts).await.unwrap());
-            let server = Server::bind(&socket, None).await.unwrap();
-            tokio::spawn(server.run(api, async {
-                let _ = stopped.await;
-            }))
+        let api = Api::new(bowline_web::Parts {
+            clock: Arc::new(SystemClock),
+            registry,
+            probe: Arc::new(Vec::new),
+            version: env!("CARGO_PKG_VERSION"),
+            node: "a".to_owned(),
         });
+        let server = runtime.block_on(async {
+            api.open(Catalog::open(parts).await.unwrap());
+            Server::bind(&socket, None).await.unwrap()
+        });
+        let ended = runtime.spawn(server.run(api, async {
+            let _ = stopped.await;
+        }));
         Self { place, runtime, stop: Some(stop), ended: Some(ended), target }
     }
 

@@ -1,6 +1,6 @@
 //! `bowline attach` and `bowline detach`.
 
-use bowline_web::wire::{Attach, Attached, NewTicket, Until};
+use bowline_web::wire::{Attached, NewTicket, Until, WaitFor};
 use hyper::{Method, StatusCode};
 
 use super::Console;
@@ -21,7 +21,7 @@ pub(super) async fn attach(client: &Client, args: AttachArgs, console: &mut Cons
         until: stay.map_or(Until::Removed, |span| Until::Seconds(span.0)),
         reason,
         wait_seconds: Some(wait.map_or(WAIT, |span| span.0)),
-        wait_for: if wait.is_some() { Attach::Attached } else { Attach::Verdict },
+        wait_for: if wait.is_some() { WaitFor::Attached } else { WaitFor::Verdict },
     };
     let place = path(&["v1", "volumes", &volume, "tickets"]);
     let asked = client.send::<Attached>(Method::POST, &place, &order);

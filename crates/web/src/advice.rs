@@ -116,7 +116,7 @@ pub fn remedy(volume: &str, ticket: &Ticket, verdict: &Verdict, tickets: &[&Tick
             vec!["bowline doctor".to_owned()],
         ),
         Verdict::HeldElsewhere { node, by, .. } => (
-            format!("{here} gets it when {} or {node} is declared out of service:", goes(by)),
+            format!("{here} gets it when {}, or, if {node} is dead, when that is declared:", goes(by)),
             vec![withdraw(by), format!("bowline node out-of-service {}", quoted(node.as_str()))],
         ),
         Verdict::Outranked { by, .. } | Verdict::IncompatibleParameters { by, .. } => {

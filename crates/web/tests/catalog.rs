@@ -280,11 +280,11 @@ async fn what_happens_is_listed_and_followed_from_where_one_stopped() {
     let mut seen = String::new();
     let followed = async {
         while !(seen.contains("Attached") && seen.contains("event: status")) {
-            seen.push_str(&String::from_utf8(stream.next().await.unwrap().unwrap().to_vec()).unwrap());
+            seen.push_str(std::str::from_utf8(&stream.next().await.unwrap().unwrap()).unwrap());
         }
         world.ok(204, "DELETE", "/v1/volumes/db/tickets", None).await;
         while !seen.contains("Detached") {
-            seen.push_str(&String::from_utf8(stream.next().await.unwrap().unwrap().to_vec()).unwrap());
+            seen.push_str(std::str::from_utf8(&stream.next().await.unwrap().unwrap()).unwrap());
         }
         // The end of the API is the end of the stream.
         world.api.stop();

@@ -18,7 +18,7 @@ use crate::advice::{Shortened, phrase, remedy};
 use crate::api::Api;
 use crate::extract::{Asked, Body, Named, node, wait};
 use crate::problem::Problem;
-use crate::wire::{self, Attach, Attached, Hold, NewTicket, Tickets, Until, Why};
+use crate::wire::{self, Attached, Hold, NewTicket, Tickets, Until, WaitFor, Why};
 
 /// Bytes of the reason that somebody gives.
 const REASON_BYTES: usize = 256;
@@ -44,7 +44,7 @@ pub(crate) async fn attach(
     let ticket = parse(&volume, order, api.inner.parts.clock.now())?;
     let submitted = catalog.attach(&volume.id, ticket.clone(), Patience::Wait, time).await?;
     let submitted = match (submitted, wait_for) {
-        (Submitted::Waiting(verdict), Attach::Attached) => {
+        (Submitted::Waiting(verdict), WaitFor::Attached) => {
             in_the_queue(catalog, &volume, &ticket, verdict, end).await?
         }
         (submitted, _) => submitted,
