@@ -99,7 +99,7 @@ async fn bounded(State(api): State<Api>, request: Request, next: Next) -> Respon
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
         return next.run(request).await;
     }
-    match tokio::time::timeout(TURN, api.inner.calls.acquire()).await {
+    match tokio::time::timeout(TURN, api.inner.calls.of(request.method()).acquire()).await {
         Ok(Ok(_turn)) => next.run(request).await,
         Ok(Err(_)) | Err(_) => Problem::new("Overloaded", "ask again in a moment").into_response(),
     }

@@ -323,3 +323,26 @@ async fn lists_come_in_pages_and_room_and_drift_are_told() {
     assert!(metrics.as_str().unwrap().contains("bowline_volumes 3"), "{metrics}");
     assert!(metrics.as_str().unwrap().ends_with("# EOF\n"));
 }
+
+#[tokio::test]
+async fn waiting_for_a_volume_never_keeps_out_whoever_gives_it_back() {
+    let world = Arc::new(World::new().await);
+    world.volume("db").await;
+    world.attach("db", "a").await;
+    let waiting: Vec<_> = (0..300)
+        .map(|number| {
+            let world = Arc::clone(&world);
+            let order = json!({ "node": "b", "name": format!("w{number}"), "waitSeconds": 3600, "waitFor": "attached" });
+            tokio::spawn(async move { world.ask("POST", "/v1/volumes/db/tickets", Some(order)).await.0 })
+        })
+        .collect();
+    while world.ok(200, "GET", "/v1/tickets?volume=db", None).await["tickets"].as_array().unwrap().len() < 257
+    {
+        tokio::task::yield_now().await;
+    }
+    world.ok(204, "DELETE", "/v1/volumes/db/tickets?node=a", None).await;
+    for waiting in waiting {
+        // Those that had to wait for their turn to ask were served, or told to ask again.
+        assert!(matches!(waiting.await.unwrap().as_u16(), 200 | 503));
+    }
+}
