@@ -346,3 +346,22 @@ async fn waiting_for_a_volume_never_keeps_out_whoever_gives_it_back() {
         assert!(matches!(waiting.await.unwrap().as_u16(), 200 | 503));
     }
 }
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_those_who_wait() {
+    let world = Arc::new(World::new().await);
+    world.volume("db").await;
+    world.attach("db", "a").await;
+    let order = json!({ "node": "b", "waitSeconds": 3600, "waitFor": "attached" });
+    let asked = {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move { world.ask("POST", "/v1/volumes/db/tickets", Some(order)).await })
+    };
+    while world.ok(200, "GET", "/v1/tickets?volume=db", None).await["tickets"].as_array().unwrap().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    world.api.stop();
+    let (status, answer) =
+        tokio::time::timeout(Duration::from_secs(20), asked).await.expect("it ends").unwrap();
+    assert_eq!((status.as_u16(), &answer["attached"]), (202, &json!(false)), "{answer}");
+}
