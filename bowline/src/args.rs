@@ -28,11 +28,27 @@ use crate::span::Span;
 )]
 pub struct Cli {
     /// The directory in which `bowline up` keeps everything; tells the other commands which one to ask.
-    #[arg(long, global = true, env = "BOWLINE_DATA", value_name = "DIR", default_value = "/var/lib/bowline")]
+    #[arg(
+        long,
+        global = true,
+        env = "BOWLINE_DATA",
+        value_name = "DIR",
+        default_value = "/var/lib/bowline",
+        help_heading = "For every command"
+    )]
     pub data: PathBuf,
 
     /// How to show what was found: tables for people, json and yaml for programs.
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value_t = Format::Table,
+        value_name = "table|wide|json|yaml",
+        hide_possible_values = true,
+        help_heading = "For every command"
+    )]
     pub output: Format,
 
     /// What to do.

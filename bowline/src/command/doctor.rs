@@ -36,10 +36,8 @@ pub(super) async fn run(client: &Client, data: &Path, console: &mut Console) -> 
     let drifted = report.drift.as_ref().map_or(0, |drift| drift.missing.len());
     match (lacking, drifted) {
         (0, 0) => Ok(()),
-        (0, drifted) => {
-            Err(Failure::failed(format!("{drifted} things are in the records and not on their target")))
-        }
-        (lacking, _) => Err(Failure::failed(format!("{lacking} things are missing that are needed"))),
+        (0, drifted) => Err(Failure::failed(format!("in the records and not on its target: {drifted}"))),
+        (lacking, _) => Err(Failure::failed(format!("needed and missing: {lacking}"))),
     }
 }
 
