@@ -17,6 +17,9 @@ use crate::record::{Group, Snapshot, Volume};
 /// More at once than this are told to ask again.
 const AT_ONCE: usize = 1024;
 
+/// What is said of what was begun before.
+const SETTLING: &str = "being brought to an end that was begun before";
+
 /// How long the end waits for what is under way.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -41,8 +44,8 @@ pub(crate) enum Order {
     },
     DeleteSnapshot(SnapshotId),
     DeleteGroup(GroupSnapshotId),
-    /// Nobody asked now: what was begun is brought to an end.
-    Settle,
+    /// Nobody asked now: what was begun is brought to an end. A group and its members are settled apart.
+    Settle(Key),
 }
 
 impl Order {
@@ -53,7 +56,7 @@ impl Order {
             Self::Grow { .. } => "growing",
             Self::Modify(..) => "being changed",
             Self::Take { .. } | Self::TakeTogether { .. } => "being taken",
-            Self::Settle => "being brought to an end that was begun before",
+            Self::Settle(_) => SETTLING,
         }
     }
 }
@@ -135,7 +138,7 @@ impl Operations {
                     // Whatever came of it, the next look tells.
                     let ended = tokio::time::timeout_at(deadline, news.wait_for(Option::is_some)).await;
                     if ended.is_err() {
-                        return Err(busy(&touches, Order::Settle.says()));
+                        return Err(busy(&touches, SETTLING));
                     }
                 }
             }
@@ -152,11 +155,12 @@ impl Operations {
             if let Some((other, news)) = table.changing.get(key) {
                 return match (**other == **order, &**other) {
                     (true, _) => Ok(Begun::Joined(news.clone())),
-                    (false, Order::Settle) => Ok(Begun::After(news.clone())),
+                    (false, Order::Settle(_)) => Ok(Begun::After(news.clone())),
                     (false, other) => Err(busy(touches, other.says())),
                 };
             }
-            if is_deletion(order) && table.copied.contains_key(key) {
+            if (is_deletion(order) || matches!(**order, Order::Grow { .. })) && table.copied.contains_key(key)
+            {
                 return Err(busy(touches, "being copied"));
             }
         }

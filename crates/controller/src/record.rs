@@ -192,6 +192,14 @@ impl Volume {
         }
     }
 
+    /// How many bytes it has, or may have already while it grows.
+    pub(crate) fn most(&self) -> u64 {
+        match self.state {
+            VolumeState::Growing { to } => self.size.max(to),
+            VolumeState::Creating | VolumeState::Ready | VolumeState::Deleting => self.size,
+        }
+    }
+
     /// Whether nodes may be let in to it.
     pub(crate) fn is_usable(&self) -> bool {
         match self.state {

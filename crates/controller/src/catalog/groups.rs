@@ -152,6 +152,9 @@ impl Inner {
             let sentence = format!("a group has 1 to {MEMBERS} volumes, not {}", volumes.len());
             return Err(Failure::new(Why::Unsupported, sentence));
         }
+        if volumes.iter().collect::<BTreeSet<_>>().len() < volumes.len() {
+            return Err(Failure::new(Why::Unsupported, "a volume is named twice"));
+        }
         let id = made(GroupSnapshotId::new(fresh_id(slot)?))?;
         let mut members: Vec<Snapshot> = Vec::new();
         for volume in volumes {

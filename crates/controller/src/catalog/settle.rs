@@ -52,6 +52,7 @@ impl Inner {
     async fn settle(self: &Arc<Self>, key: &Key, wait: Duration) -> Result<(), Failure> {
         let Some(touches) = self.unsettled(key).await? else { return Ok(()) };
         let (inner, key) = (Arc::clone(self), key.clone());
+        let order = Order::Settle(key.clone());
         let work = move || async move {
             match key.kind {
                 Kind::Volume => inner.settle_volume(&key.name).await,
@@ -60,7 +61,7 @@ impl Inner {
                 Kind::Ledger | Kind::Node => Ok(Done::Nothing),
             }
         };
-        self.operations.perform(Order::Settle, touches, wait, work).await.map(|_| ())
+        self.operations.perform(order, touches, wait, work).await.map(|_| ())
     }
 
     /// What settling it touches; `None` if it is settled.

@@ -178,7 +178,7 @@ impl Inner {
                 if !source.is_usable() {
                     return Err(not_usable(&source));
                 }
-                (Some(source.target), source.size)
+                (Some(source.target.clone()), source.most())
             }
             Some(Source::Snapshot(id)) => {
                 let source = self.snapshot(id).await?;
@@ -207,6 +207,10 @@ impl Inner {
     /// Makes the bytes of a volume whose name is taken, or clears all of it away if that cannot be done.
     pub(crate) async fn finish_create(self: &Arc<Self>, volume: &Volume) -> Told {
         let target = self.target(&volume.target)?;
+        if self.has_outgrown(volume).await? {
+            let sentence = "what it is to be copied from has grown meanwhile; ask again";
+            return Err(self.undo_create(volume, Failure::new(Why::Busy, sentence)).await?);
+        }
         let Err(error) = self.make(target.as_ref(), volume).await else {
             return Ok(Done::Volume(self.made_ready(volume).await?));
         };
@@ -227,6 +231,11 @@ impl Inner {
             | ProvisionError::Refused { .. }
             | ProvisionError::Damaged { .. } => Failure::from(error),
         };
+        Err(self.undo_create(volume, failure).await?)
+    }
+
+    /// Clears away a volume that cannot be made, and says why.
+    async fn undo_create(&self, volume: &Volume, failure: Failure) -> Result<Failure, Failure> {
         self.change_volume(&volume.id, |found| Volume { state: VolumeState::Deleting, ..found.clone() })
             .await?;
         self.finish_delete(volume).await.map_err(unfinished)?;
@@ -235,7 +244,18 @@ impl Inner {
             "NotCreated",
             format!("Volume {:?} was not made: {}.", volume.name, failure.sentence),
         );
-        Err(failure)
+        Ok(failure)
+    }
+
+    /// Whether the volume to be copied has become larger than the copy was planned: between a crash and the next try.
+    async fn has_outgrown(&self, volume: &Volume) -> Result<bool, Failure> {
+        let Some(Source::Volume(source)) = &volume.source else { return Ok(false) };
+        match self.volume(source).await {
+            Ok(source) => Ok(source.most() > volume.size),
+            // The target says so, if that matters.
+            Err(Failure { why: Why::Unknown, .. }) => Ok(false),
+            Err(failure) => Err(failure),
+        }
     }
 
     async fn make(&self, target: &dyn Provision, volume: &Volume) -> Result<u64, ProvisionError> {

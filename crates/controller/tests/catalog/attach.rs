@@ -104,3 +104,36 @@ async fn a_detach_waits_for_the_proof_and_says_what_is_in_its_way() {
     let reasons: Vec<String> = catalog.events(Some(&id), 9).into_iter().map(|event| event.reason).collect();
     assert_eq!(reasons, ["Created", "Attached", "Detached"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_attached_or_deleted_and_never_both() {
+    let (mut attached, mut deleted) = (0, 0);
+    for (first, yields) in
+        [true, false].into_iter().flat_map(|first| (0..40).map(move |yields| (first, yields)))
+    {
+        let world = World::new();
+        let catalog = world.catalog().await;
+        let id = create(&catalog, "v").await.id;
+        let pause = async |waits: bool| {
+            for _ in 0..if waits { yields } else { 0 } {
+                tokio::task::yield_now().await;
+            }
+        };
+        let attach = async {
+            pause(first).await;
+            catalog.attach(&id, csi("a"), Patience::Refuse, LONG).await
+        };
+        let delete = async {
+            pause(!first).await;
+            catalog.delete_volume(&id, LONG).await
+        };
+        let (attach, delete) = tokio::join!(attach, delete);
+        let is_in = matches!(attach, Ok(Submitted::Satisfied { .. }));
+        assert_ne!(is_in, delete.is_ok(), "{first} {yields}: {attach:?} {delete:?}");
+        assert_eq!(world.target.items().len(), usize::from(is_in), "{first} {yields}");
+        assert_eq!(world.target.open(&id).len(), usize::from(is_in), "{first} {yields}");
+        attached += usize::from(is_in);
+        deleted += usize::from(delete.is_ok());
+    }
+    assert!(attached > 0 && deleted > 0, "{attached} and {deleted}");
+}

@@ -3,13 +3,14 @@
 
 use bowline_controller::{OpenError, Volume, VolumeState};
 use bowline_core::Slot;
-use bowline_store::{Expected, Key, Kind, record};
+use bowline_engine::Patience;
+use bowline_store::{Expected, Key, Kind, RedbStore, record};
 use bowline_target::{Item, NewVolume, Progress, Provision};
-use bowline_testkit::Fate;
+use bowline_testkit::{Fate, SimTarget, csi, node};
 use std::sync::Arc;
 use tonic::Code;
 
-use crate::world::{GIB, LONG, World, create, order, rest, told};
+use crate::world::{GIB, LONG, World, create, name, order, rest, told};
 
 fn calm() -> Arc<Fate> {
     Arc::new(Fate::calm())
@@ -91,4 +92,36 @@ async fn what_is_stored_without_a_record_and_recorded_without_storage_is_drift()
     assert!(catalog.volume_fault(&lost.id).await.unwrap().unwrap().contains("not on target"));
     world.target.set_fault(&kept.id, "a bad block");
     assert_eq!(catalog.volume_fault(&kept.id).await.unwrap().unwrap(), "a bad block");
+}
+
+#[tokio::test]
+async fn everything_is_there_again_after_a_restart_on_a_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let on_disk = |target: &Arc<SimTarget>| World {
+        store: Arc::new(RedbStore::open(dir.path()).unwrap()),
+        target: Arc::clone(target),
+        ..World::new()
+    };
+    let target = Arc::new(SimTarget::new("sim"));
+    let world = on_disk(&target);
+    let catalog = world.catalog().await;
+    let volume = create(&catalog, "v").await;
+    let snapshot = catalog.create_snapshot(name("s"), &volume.id, LONG).await.unwrap();
+    let (group, members) =
+        catalog.create_group(name("g"), std::slice::from_ref(&volume.id), LONG).await.unwrap();
+    catalog.attach(&volume.id, csi("a"), Patience::Wait, LONG).await.unwrap();
+    catalog.set_out_of_service(&node("c"), true).await.unwrap();
+    catalog.close().await;
+    told(catalog.create_volume(order("late"), LONG).await, Code::Unavailable, "stopping");
+    // The lock on the directory shows that nothing of it is left.
+    drop((catalog, world));
+    let world = on_disk(&target);
+    let catalog = world.catalog().await;
+    assert_eq!(catalog.volume(&volume.id).await.unwrap(), volume);
+    assert_eq!(catalog.snapshot(&snapshot.id).await.unwrap(), snapshot);
+    assert_eq!(catalog.group(&group.id).await.unwrap(), (group, members));
+    assert!(catalog.nodes().await.unwrap().iter().any(|node| node.out_of_service.is_some()));
+    let view = catalog.view(&volume.id).await.unwrap();
+    assert_eq!(view.ledger.holds().keys().collect::<Vec<_>>(), [&node("a")]);
+    assert_eq!(catalog.drift().await.unwrap(), bowline_controller::Drift::default());
 }

@@ -1,6 +1,6 @@
 //! Snapshots of one volume and of several together.
 
-use bowline_controller::{NewVolume, Snapshot, SnapshotState, Source};
+use bowline_controller::{Group, NewVolume, Snapshot, SnapshotState, Source};
 use bowline_core::{Slot, SnapshotId};
 use bowline_store::{Expected, Key, Kind, record};
 use bowline_target::{Cut, Item, Progress, Provision};
@@ -87,6 +87,42 @@ async fn a_snapshot_begun_before_a_crash_is_that_moment_or_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_group_begun_before_a_crash_comes_to_its_end_though_nobody_asks() {
+    for (state, lost, there) in [
+        (SnapshotState::Taking, false, true),
+        (SnapshotState::Taking, true, false),
+        (SnapshotState::Deleting, false, false),
+    ] {
+        let world = World::new();
+        let catalog = world.catalog().await;
+        let volumes = [create(&catalog, "one").await.id, create(&catalog, "two").await.id];
+        let (group, members) = catalog.create_group(name("g"), &volumes, LONG).await.unwrap();
+        let begun = Group { state: state.clone(), ..group.clone() };
+        let mut records =
+            vec![(Key::new(Kind::Group, Slot::of_name("g").as_str()), record::encode(&begun).unwrap())];
+        for member in &members {
+            let begun = Snapshot { state: SnapshotState::Taking, ..member.clone() };
+            let slot = Slot::of_id(member.id.as_str()).unwrap();
+            records.push((Key::new(Kind::Snapshot, slot.as_str()), record::encode(&begun).unwrap()));
+        }
+        for (key, bytes) in records {
+            let now = world.store.get(&key).await.unwrap().unwrap();
+            world.store.put(&key, bytes, Expected::At(now.revision)).await.unwrap();
+        }
+        if lost {
+            world.target.lose(&Item::Snapshot(members[1].id.clone()));
+        }
+        let catalog = world.catalog().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        match catalog.group(&group.id).await {
+            Ok(found) => assert_eq!((found, there), ((group, members), true)),
+            Err(error) => assert!(!there, "{state:?} {lost}: {error}"),
+        }
+        assert_eq!(world.target.items().len(), if there { 4 } else { 2 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_is_taken_and_deleted_as_a_whole() {
     let world = World::new();
     let catalog = world.catalog().await;
@@ -106,6 +142,8 @@ async fn a_group_is_taken_and_deleted_as_a_whole() {
         "other volumes",
     );
     told(catalog.create_group(name("h"), &[], LONG).await, Code::InvalidArgument, "1 to 128");
+    let twice = [other.clone(), other.clone()];
+    told(catalog.create_group(name("h"), &twice, LONG).await, Code::InvalidArgument, "twice");
     let gone = bowline_testkit::volume("gone");
     let failed = catalog.create_group(name("h"), &[other, gone], LONG).await;
     told(failed, Code::NotFound, "there is no volume");

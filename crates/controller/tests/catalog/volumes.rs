@@ -1,8 +1,9 @@
 //! Making, growing, changing and deleting volumes.
 
-use bowline_controller::{Change, NewVolume, Settings, Source, Use, VolumeState};
-use bowline_core::{AccessMode, Content, FsType, SnapshotId, VolumeId};
+use bowline_controller::{Change, NewVolume, Settings, Source, Use, Volume, VolumeState};
+use bowline_core::{AccessMode, Content, FsType, Slot, SnapshotId, VolumeId};
 use bowline_engine::{Patience, Submitted, Withdrawal};
+use bowline_store::{Expected, Key, Kind, record};
 use bowline_target::Item;
 use bowline_testkit::csi;
 use std::time::Duration;
@@ -80,6 +81,7 @@ async fn a_caller_that_hangs_up_stops_nothing_and_its_retry_joins() {
     assert_eq!(catalog.progress(&made.id), Some((0, GIB)));
     told(catalog.create_volume(order("copy"), LONG).await, Code::Aborted, "being made");
     told(catalog.delete_volume(&source.id, LONG).await, Code::Aborted, "being copied");
+    told(catalog.grow_volume(&source.id, 2 * GIB, None, LONG).await, Code::Aborted, "being copied");
     told(catalog.delete_volume(&made.id, LONG).await, Code::Aborted, "being made");
     let (second, third) = (catalog.clone(), copy.clone());
     let joined = tokio::spawn(async move { second.create_volume(third, LONG).await });
@@ -141,7 +143,7 @@ async fn a_volume_grows_and_never_shrinks() {
     let world = World::new();
     let catalog = world.catalog().await;
     let id = create(&catalog, "pvc-1").await.id;
-    let size = |answer: Result<bowline_controller::Volume, _>| {
+    let size = |answer: Result<Volume, _>| {
         answer
             .map(|volume| (volume.size, volume.state))
             .map_err(|error: bowline_csi::code::ControllerExpandError| error)
@@ -192,4 +194,24 @@ async fn a_volume_is_found_by_what_a_person_types() {
         all.iter().find(|one| all.iter().filter(|other| first(&one.id) == first(&other.id)).count() > 1);
     told(catalog.find_volume(&first(&twice.unwrap().id)).await, Code::NotFound, "give more of it");
     assert_eq!(catalog.find_volume("two").await.unwrap(), two);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_begun_before_its_source_grew_is_planned_anew() {
+    let world = World::new();
+    let catalog = world.catalog().await;
+    let source = create(&catalog, "source").await;
+    let copy = NewVolume { source: Some(Source::Volume(source.id.clone())), ..order("copy") };
+    let small = catalog.create_volume(copy.clone(), LONG).await.unwrap();
+    catalog.grow_volume(&source.id, 2 * GIB, None, LONG).await.unwrap();
+    // As if the process had died after it stored what it was about to do.
+    world.target.lose(&Item::Volume(small.id.clone()));
+    let key = Key::new(Kind::Volume, Slot::of_name("copy").as_str());
+    let now = world.store.get(&key).await.unwrap().unwrap();
+    let begun = Volume { state: VolumeState::Creating, ..small.clone() };
+    world.store.put(&key, record::encode(&begun).unwrap(), Expected::At(now.revision)).await.unwrap();
+    let catalog = world.catalog().await;
+    rest().await;
+    let copy = catalog.create_volume(copy, LONG).await.unwrap();
+    assert_eq!((copy.size, copy.id == small.id), (2 * GIB, false));
 }
