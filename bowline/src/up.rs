@@ -15,59 +15,41 @@ use bowline_target::{BackingFiles, Provision};
 use bowline_web::Api;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
+use crate::config::Config;
 use crate::notify::{self, State};
 
 /// The one target of a machine on its own.
 const TARGET: &str = "file";
 
-/// What it is told.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// Where everything is kept.
-    pub data: PathBuf,
-    /// Where CSI callers connect.
-    pub csi: Endpoint,
-    /// Where HTTP callers connect beside the socket.
-    pub http: Option<SocketAddr>,
-    /// The node it is.
-    pub node: NodeId,
-    /// Other nodes that may ask for volumes.
-    pub peers: Vec<NodeId>,
-    /// How many volumes a node can have at once.
-    pub max_volumes: Option<u32>,
-    /// How much may be promised.
-    pub policy: Policy,
-    /// Directories below which CSI callers may name paths.
-    pub path_roots: Vec<PathBuf>,
-}
-
 /// Serves until it is told to stop. Mounts stay: they are found again at the next start.
-pub async fn run(setup: Setup) -> Result<()> {
+pub(crate) async fn run(config: Config) -> Result<()> {
     let stop = stopped()?;
-    make_private(&setup.data)?;
+    make_private(&config.data)?;
     let registry = Arc::new(Mutex::new(Registry::default()));
     let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
     let api = Api::new(bowline_web::Parts {
         clock: Arc::new(SystemClock),
         registry: Arc::clone(&registry),
-        probe: probe(Arc::clone(&host)),
+        probe: {
+            let host = Arc::clone(&host);
+            Arc::new(move || crate::command::doctor::probe(&host))
+        },
         version: env!("CARGO_PKG_VERSION"),
-        node: setup.node.to_string(),
+        node: config.node.to_string(),
     });
-    let web = listen_for_people(&setup).await?;
+    let web = listen_for_people(&config).await?;
     if let Some(address) = web.address() {
         tracing::info!(%address, "HTTP");
     }
     let web = tokio::spawn(web.run(api.clone(), until(stop.clone())));
 
-    let (catalog, files) = open(&setup, &host, &registry).await?;
-    let node = this_node(&setup, &host, files, &registry)?;
-    let server = Server::bind(&setup.csi, Limits::default())
+    let (catalog, files) = open(&config, &host, &registry).await?;
+    let node = this_node(&config, &host, files, &registry)?;
+    let server = Server::bind(&config.csi, Limits::default())
         .await?
         .identity(IdentityService::new(catalog.clone()))
         .controller(ControllerService::new(catalog.clone()))
@@ -78,7 +60,7 @@ pub async fn run(setup: Setup) -> Result<()> {
     if let Err(error) = notify::notify(State::Ready) {
         tracing::warn!(%error, "nobody could be told that it is ready");
     }
-    tracing::info!(node = %setup.node, data = %setup.data.display(), csi = %setup.csi, "ready");
+    tracing::info!(node = %config.node, data = %config.data.display(), csi = %config.csi, "ready");
     let ended = server.run(until(stop)).await?;
     let _ = notify::notify(State::Stopping);
     tracing::info!(?ended, "no more CSI calls");
@@ -102,27 +84,27 @@ fn make_private(data: &Path) -> Result<()> {
     Ok(())
 }
 
-async fn listen_for_people(setup: &Setup) -> Result<bowline_web::Server> {
-    let socket: Endpoint = format!("unix://{}", setup.data.join("api.sock").display()).parse()?;
-    let http = match setup.http {
-        Some(address) => Some((address, bowline_web::Token::load(&setup.data.join("token"))?)),
+async fn listen_for_people(config: &Config) -> Result<bowline_web::Server> {
+    let socket: Endpoint = format!("unix://{}", config.api_socket().display()).parse()?;
+    let http = match config.http {
+        Some(address) => Some((address, bowline_web::Token::load(&config.api_token())?)),
         None => None,
     };
     Ok(bowline_web::Server::bind(&socket, http).await?)
 }
 
 async fn open(
-    setup: &Setup,
+    config: &Config,
     host: &Host,
     registry: &Arc<Mutex<Registry>>,
 ) -> Result<(Catalog, Arc<FileTarget>)> {
     let settings = Settings {
         id: TargetId::new(TARGET)?,
-        directory: setup.data.join("volumes"),
-        host_name: setup.node.to_string(),
-        policy: setup.policy,
+        directory: config.data.join("volumes"),
+        host_name: config.node.to_string(),
+        policy: Policy { overcommit: config.overcommit.percent(), reserve: config.reserve.0 },
     };
-    let (database, host) = (setup.data.join("store"), host.clone());
+    let (database, host) = (config.data.join("store"), host.clone());
     // The store first: its lock says which other process has this directory.
     let (store, target) = tokio::task::spawn_blocking(move || -> Result<_> {
         let store = RedbStore::open(&database)?;
@@ -135,14 +117,14 @@ async fn open(
     let target = Arc::new(target);
     let known = |node: &NodeId| Node {
         id: node.clone(),
-        limit: setup.max_volumes,
+        limit: Some(config.max_volumes),
         out_of_service: None,
         added_at: Timestamp::now(),
     };
     let catalog = Catalog::open(bowline_controller::Parts {
         store,
         targets: vec![Arc::clone(&target) as Arc<dyn Provision>],
-        nodes: std::iter::once(&setup.node).chain(&setup.peers).map(known).collect(),
+        nodes: std::iter::once(&config.node).chain(&config.peers).map(known).collect(),
         clock: Arc::new(SystemClock),
         settings: bowline_engine::Settings::default(),
         registry: Arc::clone(registry),
@@ -153,29 +135,24 @@ async fn open(
 
 /// The node service of this process: for `up` beside the controller, for `bowline node` alone.
 pub(crate) fn this_node(
-    setup: &Setup,
+    config: &Config,
     host: &Arc<Host>,
     files: Arc<impl BackingFiles>,
     registry: &Mutex<Registry>,
 ) -> Result<NodeService> {
     let devices = FileDevices::new(Arc::clone(host), files);
-    let bases: Result<Vec<Base>, _> = setup.path_roots.iter().map(|root| Base::open(root)).collect();
     let parts = bowline_node::Parts {
-        node: setup.node.clone(),
+        node: config.node.clone(),
         devices: BTreeMap::from([(TargetId::new(TARGET)?, Arc::new(devices) as _)]),
         host: Arc::clone(host),
-        state: setup.data.join("node").join(setup.node.as_str()),
-        bases: bases?,
-        attach_limit: setup.max_volumes,
-        topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), setup.node.to_string())]),
+        state: config.data.join("node").join(config.node.as_str()),
+        bases: vec![Base::open(&config.path_root)?],
+        attach_limit: Some(config.max_volumes),
+        topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), config.node.to_string())]),
         timing: bowline_node::Timing::default(),
     };
     let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(NodeService::new(parts, &mut registry)?)
-}
-
-fn probe(host: Arc<Host>) -> Arc<dyn Fn() -> Vec<bowline_web::wire::Finding> + Send + Sync> {
-    Arc::new(move || host.probe_machine().into_iter().map(crate::found).collect())
 }
 
 /// Told once when SIGTERM or SIGINT comes.

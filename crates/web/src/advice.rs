@@ -44,16 +44,18 @@ pub fn phrase(verdict: &Verdict, ids: &Shortened<'_>) -> String {
     match verdict {
         Verdict::Satisfied { .. } => "satisfied".to_owned(),
         Verdict::Shared { endpoint } => format!("satisfied: through the share at {endpoint}"),
-        Verdict::Granting { target, node, .. } => format!("under way: {target} is asked to let {node} in"),
+        Verdict::Granting { target, node, .. } => {
+            format!("under way: target {target} is asked to let {node} in")
+        }
         Verdict::WaitingForRelease { node, .. } => format!("next: {node} is being shut out"),
         Verdict::Fencing { node, why, .. } => format!("next: {node} is being fenced because {why}"),
         Verdict::StillInUse { node, by, .. } => format!("next: {by} still uses it on {node}"),
         Verdict::TargetUnreachable { target, error, .. } => {
-            format!("waiting: {target} does not answer ({error})")
+            format!("waiting: target {target} does not answer ({error})")
         }
-        Verdict::TargetRefused { target, error, .. } => format!("waiting: {target} refused ({error})"),
+        Verdict::TargetRefused { target, error, .. } => format!("waiting: target {target} refused ({error})"),
         Verdict::TargetNotCompared { target, error, .. } => {
-            format!("waiting: it is not known yet whom {target} lets in ({error})")
+            format!("waiting: it is not known yet whom target {target} lets in ({error})")
         }
         Verdict::HeldElsewhere { node, by: id, .. } => format!("waiting: held by {node} for {}", by(id)),
         Verdict::Outranked { by: id, kind, .. } => format!("waiting: {} goes first ({kind})", by(id)),
@@ -86,7 +88,7 @@ pub fn remedy(volume: &str, ticket: &Ticket, verdict: &Verdict, tickets: &[&Tick
     let (sentence, commands) = match verdict {
         Verdict::Satisfied { .. } | Verdict::Shared { .. } => return None,
         Verdict::Granting { target, .. } => {
-            (format!("{here} gets it as soon as {target} answers. Nothing to do."), vec![])
+            (format!("{here} gets it as soon as target {target} answers. Nothing to do."), vec![])
         }
         Verdict::WaitingForRelease { node, .. } => (
             format!("{here} gets it as soon as the target confirms that {node} is out. Nothing to do."),
@@ -103,19 +105,19 @@ pub fn remedy(volume: &str, ticket: &Ticket, verdict: &Verdict, tickets: &[&Tick
         }
         Verdict::TargetUnreachable { target, .. } | Verdict::TargetNotCompared { target, .. } => (
             format!(
-                "{here} gets it when {target} answers; until then nobody new is let in. To see what is wrong:"
+                "{here} gets it when target {target} answers; until then nobody new is let in. To see what is wrong:"
             ),
             vec!["bowline doctor".to_owned()],
         ),
         Verdict::TargetRefused { target, .. } => (
             format!(
-                "{here} gets it when the cause is mended at {target}; it is asked again by itself. To see more:"
+                "{here} gets it when the cause is mended at target {target}; it is asked again by itself. To see more:"
             ),
             vec!["bowline doctor".to_owned()],
         ),
         Verdict::HeldElsewhere { node, by, .. } => (
-            format!("{here} gets it when {} or {node} is declared out of service:", goes(by)),
-            vec![withdraw(by), format!("bowline node out-of-service {}", quoted(node.as_str()))],
+            format!("{here} gets it when {}, or, if {node} is dead, when that is declared:", goes(by)),
+            vec![withdraw(by), format!("bowline peer out-of-service {}", quoted(node.as_str()))],
         ),
         Verdict::Outranked { by, .. } | Verdict::IncompatibleParameters { by, .. } => {
             (format!("{here} gets it when {}:", goes(by)), vec![withdraw(by)])
@@ -141,7 +143,7 @@ pub fn remedy(volume: &str, ticket: &Ticket, verdict: &Verdict, tickets: &[&Tick
         }
         Verdict::NodeOutOfService { node, .. } => (
             format!("{node} gets it when it is back in service:"),
-            vec![format!("bowline node back-in-service {}", quoted(node.as_str()))],
+            vec![format!("bowline peer back-in-service {}", quoted(node.as_str()))],
         ),
         Verdict::NodeGone { node, .. } => (
             format!("Bring {node} back, or ask no longer:"),
@@ -234,7 +236,7 @@ pub fn meaning(verdict: &Verdict) -> (&'static str, &'static str) {
         ),
         Verdict::HeldElsewhere { .. } => (
             "Another node has the volume and may keep it. Priority alone takes nothing away from a running workload.",
-            "End the workload there, or withdraw its ticket (`bowline detach VOLUME --ticket ID`). If that node is dead, declare it out of service (`bowline node out-of-service NODE`): it is fenced, and then the volume moves on.",
+            "End the workload there, or withdraw its ticket (`bowline detach VOLUME --ticket ID`). If that node is dead, declare it out of service (`bowline peer out-of-service NODE`): it is fenced, and then the volume moves on.",
         ),
         Verdict::Outranked { .. } => (
             "Nobody has the volume yet, or it is about to be given, and another ticket goes first: a higher priority, or the same and older.",
@@ -262,7 +264,7 @@ pub fn meaning(verdict: &Verdict) -> (&'static str, &'static str) {
         ),
         Verdict::NodeOutOfService { .. } => (
             "Somebody declared the node out of service: what it had is taken from it, and it gets nothing new.",
-            "When the node is well again: `bowline node back-in-service NODE`.",
+            "When the node is well again: `bowline peer back-in-service NODE`.",
         ),
         Verdict::NodeGone { .. } => (
             "The node was removed.",

@@ -1,5 +1,6 @@
 //! What every handler needs, and when the API is ready.
 
+use axum::http::Method;
 use bowline_controller::Catalog;
 use bowline_engine::Clock;
 use prometheus_client::registry::Registry;
@@ -9,7 +10,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::problem::Problem;
 use crate::wire::Finding;
 
-/// Calls that are worked on at once; more wait a moment and are then refused.
+/// Calls of one kind that are worked on at once; more wait a moment and are then refused.
 const CALLS: usize = 256;
 
 /// Callers that follow what happens at once.
@@ -42,8 +43,34 @@ pub(crate) struct Inner {
     pub(crate) parts: Parts,
     catalog: OnceLock<Catalog>,
     stopping: watch::Sender<bool>,
-    pub(crate) calls: Arc<Semaphore>,
+    pub(crate) calls: Calls,
     pub(crate) followers: Arc<Semaphore>,
+}
+
+/// What is worked on at once. Three kinds, each with its own bound: those who wait for a volume must not keep out whoever
+/// gives it back, nor whoever looks why they wait.
+pub(crate) struct Calls {
+    asking: Semaphore,
+    ordering: Semaphore,
+    removing: Semaphore,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let places = || Semaphore::new(CALLS);
+        Self { asking: places(), ordering: places(), removing: places() }
+    }
+}
+
+impl Calls {
+    /// The bound for a call of this method.
+    pub(crate) fn of(&self, method: &Method) -> &Semaphore {
+        match *method {
+            Method::GET | Method::HEAD => &self.asking,
+            Method::DELETE => &self.removing,
+            _ => &self.ordering,
+        }
+    }
 }
 
 impl Api {
@@ -53,7 +80,7 @@ impl Api {
             parts,
             catalog: OnceLock::new(),
             stopping: watch::channel(false).0,
-            calls: Arc::new(Semaphore::new(CALLS)),
+            calls: Calls::default(),
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
         };
         Self { inner: Arc::new(inner) }

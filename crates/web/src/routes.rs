@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use std::time::Duration;
 use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 
 use crate::api::Api;
 use crate::extract::BODY_BYTES;
@@ -64,6 +65,12 @@ routes! {
 pub fn description() -> serde_json::Result<String> {
     let mut description = Description::openapi();
     env!("CARGO_PKG_VERSION").clone_into(&mut description.info.version);
+    // Over TCP only: whoever can open the socket needs nothing more.
+    let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    description.components.get_or_insert_default().add_security_scheme("token", bearer);
+    let nothing: [&str; 0] = [];
+    description.security =
+        Some(vec![SecurityRequirement::new("token", nothing), SecurityRequirement::default()]);
     description.to_pretty_json()
 }
 
@@ -92,7 +99,7 @@ async fn bounded(State(api): State<Api>, request: Request, next: Next) -> Respon
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
         return next.run(request).await;
     }
-    match tokio::time::timeout(TURN, api.inner.calls.acquire()).await {
+    match tokio::time::timeout(TURN, api.inner.calls.of(request.method()).acquire()).await {
         Ok(Ok(_turn)) => next.run(request).await,
         Ok(Err(_)) | Err(_) => Problem::new("Overloaded", "ask again in a moment").into_response(),
     }
@@ -143,6 +150,7 @@ mod tests {
             let name = part.split('"').next().unwrap();
             assert!(schemas.contains_key(name), "{name} is not described");
         }
+        assert_eq!(description["components"]["securitySchemes"]["token"]["scheme"], "bearer");
         for name in ["Problem", "Volume", "VerdictFields", "OwnerFields", "Why", "Doctor"] {
             assert!(schemas.contains_key(name), "{name} is not described");
         }

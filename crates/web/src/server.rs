@@ -22,8 +22,9 @@ use crate::problem::Problem;
 use crate::routes::router;
 use crate::token::Token;
 
-/// Connections at once, on each of the two; more wait to be accepted.
-const CONNECTIONS: usize = 256;
+/// Connections at once, on each of the two; more wait to be accepted. More than all calls and followers together, so that
+/// those who wait leave room for those they wait for.
+const CONNECTIONS: usize = 1024;
 
 /// How long running calls may take to end after the server was told to stop.
 const GRACE: Duration = Duration::from_secs(10);

@@ -51,26 +51,43 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Reads the token of a file, or makes the file, mode 0600, with a new one.
+    /// Reads the token of a file, or makes the file, mode 0600, with a new one. A file is there whole or not at all: one
+    /// that a crash left half written would keep the next start from starting.
     pub fn load(path: &Path) -> Result<Self, TokenError> {
-        let failed = |deed| move |error| TokenError::Io { deed, path: path.to_owned(), error };
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-            Ok(file) => Self::make(file).map_err(|error| {
-                // Half a token would be read as one.
-                let _ = std::fs::remove_file(path);
-                failed("write")(error)
-            }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::read(path),
-            Err(error) => Err(failed("make")(error)),
+        match std::fs::symlink_metadata(path) {
+            Ok(_) => Self::read(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let draft = path.with_extension("new");
+                let made = Self::make(&draft, path);
+                let _ = std::fs::remove_file(&draft);
+                match made {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::read(path),
+                    made => {
+                        made.map_err(|error| TokenError::Io { deed: "make", path: path.to_owned(), error })
+                    }
+                }
+            }
+            Err(error) => Err(TokenError::Io { deed: "look at", path: path.to_owned(), error }),
         }
     }
 
-    fn make(mut file: File) -> io::Result<Self> {
+    fn make(draft: &Path, path: &Path) -> io::Result<Self> {
         let mut bytes = [0_u8; BYTES];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        // Left by a process that was killed here.
+        if let Err(error) = std::fs::remove_file(draft)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
         file.write_all(format!("{text}\n").as_bytes())?;
         file.sync_all()?;
+        std::fs::hard_link(draft, path)?;
+        if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            File::open(directory)?.sync_all()?;
+        }
         Ok(Self(text))
     }
 
@@ -124,7 +141,18 @@ mod tests {
         assert!(made.is_shown_by(header.as_bytes()));
         assert!(Token::load(&path).unwrap().is_shown_by(header.as_bytes()));
         assert!(!format!("{made:?}").contains(text.trim()), "a secret is printed");
+        let left: Vec<_> =
+            fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["token"], "nothing is left over");
         assert!(!Token::load(&place.path().join("other")).unwrap().is_shown_by(header.as_bytes()));
+    }
+
+    #[test]
+    fn a_process_that_died_while_it_made_the_token_does_not_keep_the_next_one_from_starting() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("api.new"), "half a tok").unwrap();
+        Token::load(&place.path().join("api.token")).unwrap();
+        assert!(!place.path().join("api.new").exists());
     }
 
     #[test]

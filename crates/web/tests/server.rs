@@ -129,7 +129,7 @@ async fn whoever_comes_over_tcp_shows_the_token_and_names_this_machine() {
 async fn before_there_is_a_catalog_everything_is_told_to_come_again() {
     let world = World::new().await;
     for (method, path) in bowline_web::ROUTES.iter().filter(|(_, path)| path.starts_with("/v1/")) {
-        let path = path.replace('{', "").replace('}', "");
+        let path = path.replace(['{', '}'], "");
         if path == "/v1/doctor" {
             continue; // What is wrong with the machine can be told before.
         }

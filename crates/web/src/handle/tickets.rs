@@ -2,11 +2,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use bowline_controller::{Catalog, Volume};
+use bowline_controller::Volume;
 use bowline_core::{
     AccessMode, Frontend, Outcome, Owner, Phase, Ticket, TicketId, TicketKind, Timestamp, Verdict,
 };
 use bowline_engine::{Patience, Submitted, View, Withdrawal};
+use futures::future::{Either, select};
 use serde::Deserialize;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -18,7 +19,7 @@ use crate::advice::{Shortened, phrase, remedy};
 use crate::api::Api;
 use crate::extract::{Asked, Body, Named, node, wait};
 use crate::problem::Problem;
-use crate::wire::{self, Attach, Attached, Hold, NewTicket, Tickets, Until, Why};
+use crate::wire::{self, Attached, Hold, NewTicket, Tickets, Until, WaitFor, Why};
 
 /// Bytes of the reason that somebody gives.
 const REASON_BYTES: usize = 256;
@@ -44,8 +45,8 @@ pub(crate) async fn attach(
     let ticket = parse(&volume, order, api.inner.parts.clock.now())?;
     let submitted = catalog.attach(&volume.id, ticket.clone(), Patience::Wait, time).await?;
     let submitted = match (submitted, wait_for) {
-        (Submitted::Waiting(verdict), Attach::Attached) => {
-            in_the_queue(catalog, &volume, &ticket, verdict, end).await?
+        (Submitted::Waiting(verdict), WaitFor::Attached) => {
+            in_the_queue(&api, &volume, &ticket, verdict, end).await?
         }
         (submitted, _) => submitted,
     };
@@ -77,12 +78,14 @@ fn answer(ticket: &Ticket, submitted: Submitted) -> Result<Response, Problem> {
 
 /// Waits on while somebody else has it.
 async fn in_the_queue(
-    catalog: &Catalog,
+    api: &Api,
     volume: &Volume,
     ticket: &Ticket,
     mut verdict: Verdict,
     end: Instant,
 ) -> Result<Submitted, Problem> {
+    let catalog = api.catalog()?;
+    let mut stopped = std::pin::pin!(api.stopped());
     let unreadable = |error: bowline_engine::EngineError| Problem::new("Unreachable", error.to_string());
     let mut status = catalog.engine().watch(&volume.id).map_err(unreadable)?;
     loop {
@@ -91,7 +94,7 @@ async fn in_the_queue(
             match view.verdicts.get(&ticket.id) {
                 Some(found) => verdict = found.clone(),
                 None => {
-                    return Err(Problem::new("UnknownVolume", format!("ticket {} was withdrawn", ticket.id)));
+                    return Err(Problem::new("UnknownTicket", format!("ticket {} was withdrawn", ticket.id)));
                 }
             }
         }
@@ -100,11 +103,11 @@ async fn in_the_queue(
             let left = end.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
             return Ok(catalog.attach(&volume.id, ticket.clone(), Patience::Wait, left).await?);
         }
-        match tokio::time::timeout_at(end, status.changed()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) | Err(_) => {
-                return Ok(Submitted::StillWorking { verdict: Some(verdict), trouble: None });
-            }
+        let changed = std::pin::pin!(status.changed());
+        // A stop does not wait for those who wait: their tickets stay.
+        let waited = tokio::time::timeout_at(end, select(changed, &mut stopped)).await;
+        if !matches!(waited, Ok(Either::Left((Ok(()), _)))) {
+            return Ok(Submitted::StillWorking { verdict: Some(verdict), trouble: None });
         }
     }
 }
@@ -203,7 +206,7 @@ fn find(view: &View, volume: &Volume, text: &str) -> Result<TicketId, Problem> {
             Err(Problem::invalid("ticket", format!("several tickets of {} begin so", volume.name)))
         }
         (None, _) => {
-            Err(Problem::new("UnknownVolume", format!("volume {} has no ticket {text}", volume.name)))
+            Err(Problem::new("UnknownTicket", format!("volume {} has no ticket {text}", volume.name)))
         }
     }
 }

@@ -10,7 +10,7 @@ pub use machine::{Capacity, Doctor, Drift, Event, Events, Finding};
 pub use node::{AddNode, Node, Nodes};
 pub use snapshot::{Group, NewSnapshot, Snapshot, SnapshotState, Snapshots};
 pub use ticket::{
-    Attach, Attached, Hold, NewTicket, OwnerFields, Remedy, Ticket, Tickets, Until, VerdictFields, Why,
+    Attached, Hold, NewTicket, OwnerFields, Remedy, Ticket, Tickets, Until, VerdictFields, WaitFor, Why,
 };
 pub use volume::{
     Attachment, Change, Grow, Holder, NewVolume, Progress, Settings, Source, Use, Volume, VolumeState,

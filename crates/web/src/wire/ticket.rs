@@ -183,7 +183,7 @@ pub enum Until {
 /// What an attach waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum Attach {
+pub enum WaitFor {
     /// Until it is attached, or it is known that it will not be before somebody else does something.
     #[default]
     Verdict,
@@ -214,7 +214,7 @@ pub struct NewTicket {
     pub wait_seconds: Option<u32>,
     /// What to wait for.
     #[serde(default)]
-    pub wait_for: Attach,
+    pub wait_for: WaitFor,
 }
 
 /// What became of a ticket that was filed.

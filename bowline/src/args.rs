@@ -1,0 +1,490 @@
+//! What can be typed.
+
+use bowline_core::{AccessMode, Content, FsType, NodeId};
+use bowline_csi::Endpoint;
+use bowline_web::wire::Use;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+use crate::config::{Http, Ratio, TargetKind, absolute_path};
+use crate::size::Size;
+use crate::span::Span;
+
+/// Attaches volumes to nodes: never two writers, never a lost attachment, always says why.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "bowline",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused (the reason is on stderr), \
+                  5 timed out while waiting.\n\n\
+                  Begin with:\n  \
+                  bowline up                            # in one terminal, as root\n  \
+                  bowline volume create db --size 1Gi   # in another\n  \
+                  bowline attach db $(hostname)\n  \
+                  bowline why db"
+)]
+pub struct Cli {
+    /// The directory in which `bowline up` keeps everything; tells the other commands which one to ask.
+    #[arg(
+        long,
+        global = true,
+        env = "BOWLINE_DATA",
+        value_name = "DIR",
+        default_value = "/var/lib/bowline",
+        help_heading = "For every command"
+    )]
+    pub data: PathBuf,
+
+    /// How to show what was found: tables for people, json and yaml for programs.
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value_t = Format::Table,
+        value_name = "table|wide|json|yaml",
+        hide_possible_values = true,
+        help_heading = "For every command"
+    )]
+    pub output: Format,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How something is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table.
+    Table,
+    /// A table with everything.
+    Wide,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Runs everything on this machine: a store, storage in files, CSI and the API.
+    Up(UpArgs),
+    /// Runs a second node on the machine of a `bowline up`, with a CSI socket of its own.
+    Node(NodeArgs),
+    /// Makes, lists, shows, grows, changes and deletes volumes.
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Asks for a volume on a node, and waits until it is there.
+    Attach(AttachArgs),
+    /// Gives a volume back, and waits until the node is proven out.
+    Detach(DetachArgs),
+    /// Says who holds a volume, who waits, for what, since when, and what would change that.
+    #[command(
+        after_help = "Example:\n  bowline why db\n\ndocs/why.md lists every reason and what to do about it."
+    )]
+    Why {
+        /// The volume: its name, its id, or the beginning of its id.
+        volume: String,
+    },
+    /// Lists every wish, ranked, with what it is told.
+    Tickets {
+        /// Only of this volume.
+        volume: Option<String>,
+    },
+    /// Takes, lists, shows and deletes snapshots.
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+    /// Lists, adds and removes nodes that may ask for volumes; declares one dead, or takes that back.
+    #[command(subcommand)]
+    Peer(PeerCommand),
+    /// Lists what happened.
+    Events(EventsArgs),
+    /// Checks this machine: kernel features, programs, sockets, permissions, versions, and records against storage.
+    Doctor,
+    /// Prints completions for a shell.
+    #[command(after_help = "Example:\n  bowline completions bash > /etc/bash_completion.d/bowline")]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Writes the manual pages into a directory.
+    Man {
+        /// The directory; it must be there.
+        directory: PathBuf,
+    },
+}
+
+/// What `bowline up` can be told. Also as `BOWLINE_…` and in `bowline.toml` in the data directory.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    bowline up\n  \
+    bowline up --data /tmp/try --peer worker-2 --http off")]
+pub struct UpArgs {
+    /// Where CSI listens; `csi.sock` in the data directory if not given.
+    #[arg(long, env = "BOWLINE_CSI", value_name = "unix://PATH")]
+    pub csi: Option<Endpoint>,
+
+    /// Where the API listens beside its socket (127.0.0.1:8460 if not given), or `off`.
+    #[arg(long, env = "BOWLINE_HTTP", value_name = "ADDRESS")]
+    pub http: Option<Http>,
+
+    /// What this node is called; the name of the machine if not given.
+    #[arg(long, env = "BOWLINE_NODE", value_name = "NAME")]
+    pub node: Option<NodeId>,
+
+    /// Another node that may ask for volumes; may be given several times.
+    #[arg(long, env = "BOWLINE_PEER", value_name = "NAME", value_delimiter = ',')]
+    pub peer: Vec<NodeId>,
+
+    /// Where volumes are kept: `file`.
+    #[arg(long, env = "BOWLINE_TARGET", value_name = "KIND")]
+    pub target: Option<TargetKind>,
+
+    /// How many volumes this node can have at once (128 if not given).
+    #[arg(long, env = "BOWLINE_MAX_VOLUMES", value_name = "NUMBER")]
+    pub max_volumes: Option<u32>,
+
+    /// How much may be promised to volumes, as a multiple of what there is (1.0 if not given).
+    #[arg(long, env = "BOWLINE_OVERCOMMIT", value_name = "RATIO")]
+    pub overcommit: Option<Ratio>,
+
+    /// How much of the disk is never given to volumes (64Mi if not given).
+    #[arg(long, env = "BOWLINE_RESERVE", value_name = "SIZE")]
+    pub reserve: Option<Size>,
+
+    /// The directory below which every path of a CSI request must lie (/ if not given).
+    #[arg(long, env = "BOWLINE_PATH_ROOT", value_name = "DIR", value_parser = absolute_path)]
+    pub path_root: Option<PathBuf>,
+}
+
+/// What `bowline node` can be told. Its controller is the `bowline up` with the same data directory.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Example:\n  bowline node --data /tmp/try --node worker-2")]
+pub struct NodeArgs {
+    /// Where CSI listens; `NAME.sock` in the data directory if not given.
+    #[arg(long, env = "BOWLINE_CSI", value_name = "unix://PATH")]
+    pub csi: Option<Endpoint>,
+
+    /// What the node is called. It must be known to the controller: `bowline peer add NAME`.
+    #[arg(long, env = "BOWLINE_NODE", value_name = "NAME")]
+    pub node: NodeId,
+
+    /// How many volumes it can have at once (128 if not given).
+    #[arg(long, env = "BOWLINE_MAX_VOLUMES", value_name = "NUMBER")]
+    pub max_volumes: Option<u32>,
+
+    /// The directory below which every path of a CSI request must lie (/ if not given).
+    #[arg(long, env = "BOWLINE_PATH_ROOT", value_name = "DIR", value_parser = absolute_path)]
+    pub path_root: Option<PathBuf>,
+}
+
+impl From<NodeArgs> for UpArgs {
+    fn from(NodeArgs { csi, node, max_volumes, path_root }: NodeArgs) -> Self {
+        let node = Some(node);
+        let (http, target, overcommit, reserve) = (None, None, None, None);
+        Self { csi, http, node, peer: vec![], target, max_volumes, overcommit, reserve, path_root }
+    }
+}
+
+/// What can be done with volumes.
+#[derive(Clone, Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Makes a volume. Again with the same name is the same volume.
+    #[command(after_help = "Examples:\n  \
+        bowline volume create db --size 10Gi\n  \
+        bowline volume create copy --from-volume db\n  \
+        bowline volume create old --from-snapshot before-upgrade")]
+    Create(CreateArgs),
+    /// Lists volumes.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Shows a volume.
+    Show {
+        /// The volume: its name, its id, or the beginning of its id.
+        volume: String,
+    },
+    /// Makes a volume larger. Whoever uses it goes on.
+    #[command(after_help = "Example:\n  bowline volume grow db --size 20Gi")]
+    Grow {
+        /// The volume.
+        volume: String,
+        /// How large it shall be: 20Gi, 20G or a number of bytes.
+        #[arg(long)]
+        size: Size,
+        /// How long to wait.
+        #[arg(long, default_value = "5m", value_name = "TIME")]
+        wait: Span,
+    },
+    /// Changes a volume's settings.
+    #[command(after_help = "Example:\n  bowline volume modify db --deletion-protection on")]
+    Modify(ModifyArgs),
+    /// Deletes a volume for good. Refused while anybody has or wants it, or while it is protected.
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// The volume.
+        volume: String,
+        /// How long to wait.
+        #[arg(long, default_value = "5m", value_name = "TIME")]
+        wait: Span,
+    },
+}
+
+/// A volume to be made.
+#[derive(Clone, Debug, Args)]
+pub struct CreateArgs {
+    /// Its name.
+    pub name: String,
+    /// How large: 10Gi, 10G or a number of bytes. 1Gi, or as large as its source, if not given.
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// Its filesystem: ext4, xfs or btrfs.
+    #[arg(long, value_name = "FS")]
+    pub fs: Option<FsType>,
+    /// Who may use it at once.
+    #[arg(long, value_enum, default_value_t = AccessArg::Rwo)]
+    pub access: AccessArg,
+    /// It holds what this snapshot holds.
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "from_volume")]
+    pub from_snapshot: Option<String>,
+    /// It holds what this volume holds now.
+    #[arg(long, value_name = "VOLUME")]
+    pub from_volume: Option<String>,
+    /// It cannot be deleted before this is turned off.
+    #[arg(long)]
+    pub deletion_protection: bool,
+    /// What is deleted in its filesystem is given back to the storage at once.
+    #[arg(long)]
+    pub discard: bool,
+    /// For how long two nodes may have it while it moves between them: 30s to 1h.
+    #[arg(long, value_name = "TIME")]
+    pub migratable: Option<Span>,
+    /// How long to wait; it is made all the same beyond.
+    #[arg(long, default_value = "1h", value_name = "TIME")]
+    pub wait: Span,
+}
+
+/// Who may use a volume at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AccessArg {
+    /// One node reads and writes.
+    Rwo,
+    /// One workload on one node reads and writes.
+    Rwop,
+    /// Many nodes read and write.
+    Rwx,
+    /// Many nodes read.
+    Rox,
+    /// One node reads and writes, as a raw block device.
+    Block,
+}
+
+impl From<AccessArg> for Use {
+    fn from(access: AccessArg) -> Self {
+        let (access, content) = match access {
+            AccessArg::Rwo => (AccessMode::SingleNodeWriter, Content::Filesystem),
+            AccessArg::Rwop => (AccessMode::SingleNodeSingleWriter, Content::Filesystem),
+            AccessArg::Rwx => (AccessMode::MultiNodeMultiWriter, Content::Filesystem),
+            AccessArg::Rox => (AccessMode::MultiNodeReaderOnly, Content::Filesystem),
+            AccessArg::Block => (AccessMode::SingleNodeWriter, Content::Block),
+        };
+        Self { access, content }
+    }
+}
+
+/// A change of settings.
+#[derive(Clone, Debug, Args)]
+pub struct ModifyArgs {
+    /// The volume.
+    pub volume: String,
+    /// Whether it cannot be deleted.
+    #[arg(long, value_enum, value_name = "on|off")]
+    pub deletion_protection: Option<Switch>,
+    /// Whether what is deleted in its filesystem is given back to the storage at once.
+    #[arg(long, value_enum, value_name = "on|off")]
+    pub discard: Option<Switch>,
+    /// For how long two nodes may have it while it moves between them: 30s to 1h, or off.
+    #[arg(long, value_name = "TIME|off", value_parser = migratable)]
+    pub migratable: Option<Migratable>,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+/// For how long a volume may be on two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migratable {
+    /// Never.
+    Off,
+    /// So many seconds.
+    Seconds(u16),
+}
+
+fn migratable(text: &str) -> Result<Migratable, String> {
+    if text == "off" {
+        return Ok(Migratable::Off);
+    }
+    let span: Span = text.parse().map_err(|error| format!("{error}, or off"))?;
+    migration_seconds(span).map(Migratable::Seconds)
+}
+
+/// The seconds of a migration, within what is allowed.
+pub fn migration_seconds(span: Span) -> Result<u16, String> {
+    match u16::try_from(span.0) {
+        Ok(seconds @ 30..=3600) => Ok(seconds),
+        _ => Err("a move may take 30s to 1h".to_owned()),
+    }
+}
+
+/// A volume is wanted on a node.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    bowline attach db worker-2 --for 2h --reason 'look at the logs'\n  \
+    bowline attach db worker-2 --wait 10m     # in the queue until it is free\n\n\
+    The ticket stays whatever is answered; give it back with: bowline detach VOLUME NODE")]
+pub struct AttachArgs {
+    /// The volume: its name, its id, or the beginning of its id.
+    pub volume: String,
+    /// The node.
+    pub node: String,
+    /// Keep it for so long at most; asking again begins anew.
+    #[arg(long = "for", value_name = "TIME", conflicts_with = "until_removed")]
+    pub stay: Option<Span>,
+    /// Keep it until it is given back; so it is if nothing is said.
+    #[arg(long)]
+    pub until_removed: bool,
+    /// Only read.
+    #[arg(long)]
+    pub read_only: bool,
+    /// What for; others see it in `bowline why` and `bowline tickets`.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// What the ticket is called, if the node's name will not do: two tickets for one node need two names.
+    #[arg(long, value_name = "NAME")]
+    pub ticket: Option<String>,
+    /// Wait in the queue for so long. If not given, a no of somebody else's making is told at once.
+    #[arg(long, value_name = "TIME")]
+    pub wait: Option<Span>,
+}
+
+/// A volume is given back.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    bowline detach db worker-2\n  \
+    bowline detach db --ticket csi-4f2a9c01\n  \
+    bowline detach db                         # every ticket of the volume")]
+pub struct DetachArgs {
+    /// The volume.
+    pub volume: String,
+    /// Only the tickets of this node; all of them if neither this nor --ticket is given.
+    #[arg(conflicts_with = "ticket")]
+    pub node: Option<String>,
+    /// Only this ticket: its id, or the beginning of it.
+    #[arg(long, value_name = "ID")]
+    pub ticket: Option<String>,
+    /// Cut the node off at once, whatever it does: what it has not written yet is lost.
+    #[arg(long)]
+    pub force: bool,
+    /// How long to wait; the work goes on beyond.
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    pub wait: Span,
+}
+
+/// What can be done with snapshots.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// Takes a snapshot of a volume; of several volumes, a group, all at one moment.
+    #[command(after_help = "Examples:\n  \
+        bowline snapshot create before-upgrade db\n  \
+        bowline snapshot create nightly db logs    # a group")]
+    Create {
+        /// Its name.
+        name: String,
+        /// The volumes.
+        #[arg(required = true)]
+        volumes: Vec<String>,
+        /// How long to wait.
+        #[arg(long, default_value = "1h", value_name = "TIME")]
+        wait: Span,
+    },
+    /// Lists snapshots.
+    #[command(visible_alias = "ls")]
+    List {
+        /// Only of this volume.
+        volume: Option<String>,
+    },
+    /// Shows a snapshot.
+    Show {
+        /// The snapshot: its name, its id, or the beginning of its id.
+        snapshot: String,
+    },
+    /// Deletes a snapshot, or with --group a group and all its snapshots.
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// The snapshot, or the id of the group.
+        snapshot: String,
+        /// It is a group.
+        #[arg(long)]
+        group: bool,
+        /// How long to wait.
+        #[arg(long, default_value = "5m", value_name = "TIME")]
+        wait: Span,
+    },
+}
+
+/// What can be done with nodes that may ask for volumes.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PeerCommand {
+    /// Lists every node that is known.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Makes a node known, or changes its limit.
+    #[command(after_help = "Example:\n  bowline peer add worker-2 --max-volumes 16")]
+    Add {
+        /// The node.
+        node: String,
+        /// How many volumes it can have at once; any number if not given.
+        #[arg(long, value_name = "NUMBER")]
+        max_volumes: Option<u32>,
+    },
+    /// Forgets a node. Refused while it has or wants a volume.
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// The node.
+        node: String,
+    },
+    /// Declares a node out of service: it is fenced, and what it has goes to whoever is next. Only for a node that is
+    /// dead or cut off: what it has not written yet is lost.
+    OutOfService {
+        /// The node.
+        node: String,
+    },
+    /// Takes back that a node is out of service.
+    BackInService {
+        /// The node.
+        node: String,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Debug, Args)]
+pub struct EventsArgs {
+    /// Only to this volume.
+    pub volume: Option<String>,
+    /// Go on with everything that happens, until Ctrl-C.
+    #[arg(long, short)]
+    pub follow: bool,
+    /// How many at most.
+    #[arg(long, default_value_t = 100, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub limit: u16,
+}

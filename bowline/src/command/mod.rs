@@ -1,0 +1,91 @@
+//! One file per command.
+
+mod attach;
+pub(crate) mod doctor;
+mod events;
+mod machine;
+mod progress;
+mod snapshot;
+mod tickets;
+mod volume;
+
+use jiff::Timestamp;
+use std::io::Write;
+use std::path::Path;
+
+use crate::args::{Cli, Command, Format};
+use crate::client::{Client, path};
+use crate::failure::Failure;
+use crate::output::{self, Style};
+use crate::why;
+use clap::CommandFactory;
+
+/// Where a command writes.
+pub(crate) struct Console {
+    /// What was asked for.
+    pub(crate) out: Box<dyn Write + Send>,
+    /// What is said beside it.
+    pub(crate) err: Box<dyn Write + Send>,
+    /// Whether there are colours.
+    pub(crate) style: Style,
+    /// How it is shown.
+    pub(crate) format: Format,
+}
+
+impl Console {
+    /// Shows a value.
+    fn show(
+        &mut self,
+        value: &impl serde::Serialize,
+        show: impl FnOnce(Style, bool) -> String,
+    ) -> Result<(), Failure> {
+        let style = self.style;
+        output::write(&mut self.out, self.format, value, |wide| show(style, wide))
+    }
+
+    /// Says something beside the answer.
+    fn note(&mut self, text: &str) {
+        // What cannot be said beside the answer does not spoil it.
+        let _ = writeln!(self.err, "{text}");
+    }
+}
+
+/// Runs a command of a user.
+pub(crate) async fn run(command: Command, data: &Path, console: &mut Console) -> Result<(), Failure> {
+    let client = Client::new(data);
+    match command {
+        Command::Up(_) | Command::Node(_) => Err(Failure::failed("this is no command of a user")),
+        Command::Volume(command) => volume::run(&client, command, console).await,
+        Command::Attach(args) => attach::attach(&client, args, console).await,
+        Command::Detach(args) => attach::detach(&client, args, console).await,
+        Command::Why { volume } => {
+            let answer = client.get(&path(&["v1", "volumes", &volume, "why"])).await?;
+            console.show(&answer, |style, _| why::show(&answer, now(), style))
+        }
+        Command::Tickets { volume } => tickets::run(&client, volume, console).await,
+        Command::Snapshot(command) => snapshot::run(&client, command, console).await,
+        Command::Peer(command) => machine::peer(&client, command, console).await,
+        Command::Events(args) => events::run(&client, args, console).await,
+        Command::Doctor => doctor::run(&client, data, console).await,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "bowline", &mut script);
+            Ok(console.out.write_all(&script)?)
+        }
+        Command::Man { directory } => {
+            let written = clap_mangen::generate_to(Cli::command(), &directory);
+            written.map_err(|error| {
+                Failure::failed(format!(
+                    "the manual pages cannot be written to {}: {error}",
+                    directory.display()
+                ))
+            })
+        }
+    }
+}
+
+/// The time on this machine: it only makes "3 h ago" of what it is told.
+fn now() -> Timestamp {
+    let now = std::time::SystemTime::now();
+    Timestamp::try_from(now).unwrap_or(Timestamp::MAX)
+}

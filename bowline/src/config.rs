@@ -1,0 +1,384 @@
+//! What `bowline up` is told: flags before the environment (`BOWLINE_…`) before the file `bowline.toml` in the data
+//! directory. A key that is not known, or a value that cannot be accepted, stops it with the file, the line and the key.
+
+use bowline_core::NodeId;
+use bowline_csi::Endpoint;
+use serde::de::{Deserializer, Error as _};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::args::{NodeArgs, UpArgs};
+use crate::size::Size;
+
+/// The name of the file in the data directory.
+pub const FILE: &str = "bowline.toml";
+
+/// More than this is no configuration.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// Everything that `bowline up` is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Where everything is kept.
+    pub data: PathBuf,
+    /// Where CSI listens.
+    pub csi: Endpoint,
+    /// Where the API listens beside its socket, if at all.
+    pub http: Option<SocketAddr>,
+    /// What this node is called.
+    pub node: NodeId,
+    /// Other nodes that may ask for volumes.
+    pub peers: Vec<NodeId>,
+    /// Where volumes are kept.
+    pub target: TargetKind,
+    /// How many volumes this node can have at once.
+    pub max_volumes: u32,
+    /// How much more may be promised to volumes than there is.
+    pub overcommit: Ratio,
+    /// How much of the disk is never given to volumes.
+    pub reserve: Size,
+    /// The directory below which every path of a CSI request must lie.
+    pub path_root: PathBuf,
+}
+
+impl Config {
+    /// The socket of the API.
+    pub fn api_socket(&self) -> PathBuf {
+        api_socket(&self.data)
+    }
+
+    /// The file with the token of the API.
+    pub fn api_token(&self) -> PathBuf {
+        self.data.join("api.token")
+    }
+
+    /// Reads the file, if there is one, and puts what was typed (or is in the environment) before it.
+    pub fn load(data: &Path, args: &UpArgs) -> Result<Self, ConfigError> {
+        let path = data.join(FILE);
+        let file = match read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => FileConfig::default(),
+            Err(error) => return Err(ConfigError::Unreadable { path, error: error.to_string() }),
+            Ok(text) => FileConfig::parse(&path, &text)?,
+        };
+        Self::merge(data, args, file)
+    }
+
+    /// What a second node on the same machine is told. The file is its controller's, so nothing of it counts here.
+    pub fn load_node(data: &Path, args: NodeArgs) -> Result<Self, ConfigError> {
+        let csi = match &args.csi {
+            Some(csi) => csi.clone(),
+            None => place(data, &format!("{}.sock", args.node))?,
+        };
+        Self::merge(data, &UpArgs::from(NodeArgs { csi: Some(csi), ..args }), FileConfig::default())
+    }
+
+    fn merge(data: &Path, args: &UpArgs, file: FileConfig) -> Result<Self, ConfigError> {
+        let args = args.clone();
+        let csi = match args.csi.or(file.csi) {
+            Some(csi) => csi,
+            None => place(data, "csi.sock")?,
+        };
+        let node = match args.node.or(file.node) {
+            Some(node) => node,
+            None => hostname()?,
+        };
+        let http = args.http.or(file.http).unwrap_or(Http::At(SocketAddr::from(([127, 0, 0, 1], 8460))));
+        let http = match http {
+            Http::Off => None,
+            Http::At(address) => Some(address),
+        };
+        let mut peers = if args.peer.is_empty() { file.peers.unwrap_or_default() } else { args.peer };
+        peers.retain(|peer| *peer != node);
+        Ok(Self {
+            data: data.to_owned(),
+            csi,
+            http,
+            node,
+            peers,
+            target: args.target.or(file.target).unwrap_or_default(),
+            max_volumes: args.max_volumes.or(file.max_volumes).unwrap_or(128),
+            overcommit: args.overcommit.or(file.overcommit).unwrap_or_default(),
+            reserve: args.reserve.or(file.reserve).unwrap_or(Size(64 << 20)),
+            path_root: args.path_root.or(file.path_root).unwrap_or_else(|| PathBuf::from("/")),
+        })
+    }
+}
+
+/// A socket in the data directory.
+fn place(data: &Path, name: &str) -> Result<Endpoint, ConfigError> {
+    let path = data.join(name);
+    let endpoint: Result<Endpoint, _> = path.to_str().unwrap_or_default().parse();
+    endpoint.map_err(|error| ConfigError::Place { path, error: format!("{error}; give --csi") })
+}
+
+/// The socket of the API in a data directory.
+pub fn api_socket(data: &Path) -> PathBuf {
+    data.join("api.sock")
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let bytes = std::fs::metadata(path)?.len();
+    if bytes > FILE_BYTES {
+        return Err(std::io::Error::other(format!("it has {bytes} bytes; at most {FILE_BYTES} are read")));
+    }
+    std::fs::read_to_string(path)
+}
+
+fn hostname() -> Result<NodeId, ConfigError> {
+    let path = PathBuf::from("/proc/sys/kernel/hostname");
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    NodeId::new(text.trim())
+        .map_err(|error| ConfigError::Place { path, error: format!("{error}; give --node") })
+}
+
+/// Why there is no configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The file is there and cannot be read.
+    #[error("{} cannot be read: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: String,
+    },
+    /// Something in the file cannot be accepted.
+    #[error("{}:{line}: {}{problem}", path.display(), key.as_ref().map(|key| format!("{key}: ")).unwrap_or_default())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// The key, if it is known which.
+        key: Option<String>,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What is taken if nothing is given cannot be used.
+    #[error("{} cannot be used: {error}", path.display())]
+    Place {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        error: String,
+    },
+}
+
+/// What the file says. Keys are as the flags, without their dashes in front: `max-volumes = 16`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct FileConfig {
+    #[serde(deserialize_with = "text")]
+    csi: Option<Endpoint>,
+    #[serde(deserialize_with = "text")]
+    http: Option<Http>,
+    node: Option<NodeId>,
+    peers: Option<Vec<NodeId>>,
+    #[serde(deserialize_with = "text")]
+    target: Option<TargetKind>,
+    max_volumes: Option<u32>,
+    overcommit: Option<Ratio>,
+    reserve: Option<Size>,
+    #[serde(deserialize_with = "absolute")]
+    path_root: Option<PathBuf>,
+}
+
+impl FileConfig {
+    /// Reads what is in the file; `path` is only for what an error says.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let line = |span: Option<std::ops::Range<usize>>| {
+            let before = span.and_then(|span| text.get(..span.start)).unwrap_or_default();
+            before.bytes().filter(|byte| *byte == b'\n').count() + 1
+        };
+        let told = |error: &toml::de::Error, key: Option<String>| ConfigError::Line {
+            path: path.to_owned(),
+            line: line(error.span()),
+            key,
+            problem: error.message().trim().replace('\n', " "),
+        };
+        let toml = toml::Deserializer::parse(text).map_err(|error| told(&error, None))?;
+        serde_path_to_error::deserialize(toml).map_err(|error| {
+            let key = Some(error.path().to_string()).filter(|key| key != ".");
+            told(error.inner(), key)
+        })
+    }
+}
+
+fn text<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map(Some).map_err(D::Error::custom)
+}
+
+fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    let text = String::deserialize(from)?;
+    absolute_path(&text).map(Some).map_err(D::Error::custom)
+}
+
+/// A path that begins at the root.
+pub fn absolute_path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(path) } else { Err(format!("{text:?} is no absolute path; begin it with /")) }
+}
+
+/// Where the API listens beside its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Http {
+    /// Nowhere.
+    Off,
+    /// At this address.
+    At(SocketAddr),
+}
+
+impl FromStr for Http {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let address =
+            text.parse().map_err(|_| format!("{text:?} is no address; write 127.0.0.1:8460, or off"))?;
+        Ok(Self::At(address))
+    }
+}
+
+/// Where volumes are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum TargetKind {
+    /// In files of the data directory.
+    #[default]
+    File,
+}
+
+impl FromStr for TargetKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "file" => Ok(Self::File),
+            other => Err(format!("{other:?} is no target; there is: file")),
+        }
+    }
+}
+
+/// How much may be promised, as a multiple of what there is: 1 to 1000.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Ratio(f64);
+
+impl Ratio {
+    /// As whole percent: 100 to 100,000.
+    pub fn percent(self) -> u32 {
+        // Bounded by `new`, so nothing is cut off.
+        (self.0 * 100.0).round() as u32
+    }
+
+    fn new(ratio: f64) -> Result<Self, String> {
+        // Not the other way round: nothing compares with what is no number.
+        if (1.0..=1000.0).contains(&ratio) {
+            Ok(Self(ratio))
+        } else {
+            Err(format!("{ratio} is not between 1 and 1000"))
+        }
+    }
+}
+
+impl Default for Ratio {
+    fn default() -> Self {
+        Self(1.0)
+    }
+}
+
+impl FromStr for Ratio {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::new(text.parse().map_err(|_| format!("{text:?} is no number"))?)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ratio {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Self::new(f64::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn up(typed: &[&str]) -> (PathBuf, UpArgs) {
+        let cli = crate::args::Cli::try_parse_from([&["bowline", "up"], typed].concat()).unwrap();
+        let crate::args::Command::Up(up) = cli.command else { panic!("not up") };
+        (cli.data, up)
+    }
+
+    const FULL: &str = r#"
+csi = "unix:///run/x/csi.sock"
+http = "127.0.0.1:1"
+node = "from-file"
+peers = ["a", "b"]
+target = "file"
+max-volumes = 16
+overcommit = 2.5
+reserve = "10Gi"
+path-root = "/var/lib/kubelet"
+"#;
+
+    #[test]
+    fn flags_come_before_the_file_and_the_file_before_what_is_usual() {
+        let file = FileConfig::parse(Path::new("f"), FULL).unwrap();
+        let (data, args) =
+            up(&["--node", "typed", "--max-volumes", "3", "--http", "off", "--peer", "c", "--peer", "typed"]);
+        let config = Config::merge(&data, &args, file).unwrap();
+        assert_eq!((config.node.as_str(), config.max_volumes, config.http), ("typed", 3, None));
+        assert_eq!(config.peers, [NodeId::new("c").unwrap()], "a node is not its own peer");
+        assert_eq!((config.overcommit.percent(), config.reserve), (250, Size(10 << 30)));
+        assert_eq!(config.csi.path(), Path::new("/run/x/csi.sock"));
+        assert_eq!(config.path_root, Path::new("/var/lib/kubelet"));
+        let (data, args) = up(&["--node", "n"]);
+        let config = Config::merge(&data, &args, FileConfig::default()).unwrap();
+        assert_eq!(config.csi.path(), data.join("csi.sock"));
+        assert_eq!((config.max_volumes, config.overcommit.percent(), config.reserve), (128, 100, Size(64 << 20)));
+        assert_eq!(config.http, Some("127.0.0.1:8460".parse().unwrap()));
+        assert_eq!((config.path_root.as_path(), config.peers.len()), (Path::new("/"), 0));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_file_line_and_key() {
+        for (text, words) in [
+            ("node = \"a\"\ncolour = 1\n", &["bowline.toml:2: ", "colour", "unknown field"][..]),
+            ("\n\nmax-volumes = -1\n", &[":3: max-volumes: "]),
+            ("max-volumes = \"many\"\n", &[":1: max-volumes: invalid type"]),
+            ("overcommit = 0.5\n", &[":1: overcommit: 0.5 is not between 1 and 1000"]),
+            ("reserve = \"ten\"\n", &[":1: reserve: "]),
+            ("csi = \"tcp://x\"\n", &[":1: csi: ", "is no unix socket"]),
+            ("http = \"here\"\n", &[":1: http: \"here\" is no address"]),
+            ("path-root = \"x\"\n", &[":1: path-root: \"x\" is no absolute path"]),
+            ("target = \"disk\"\n", &[":1: target: \"disk\" is no target"]),
+            ("peers = [\"a\", \"b c\"]\n", &[":1: peers[1]: node id"]),
+            ("node = \"a\"\nnode = \"b\"\n", &[":2: ", "duplicate"]),
+            ("node = \"a\"\n= 3\n", &[":2: "]),
+        ] {
+            let told = FileConfig::parse(Path::new("/data/bowline.toml"), text).unwrap_err().to_string();
+            for word in words {
+                assert!(told.contains(word), "{word:?} is not in: {told}");
+            }
+            assert!(!told.contains('\n'), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_no_configuration_and_one_that_cannot_be_read_is_an_error() {
+        let place = tempfile::tempdir().unwrap();
+        let (_, args) = up(&["--node", "n"]);
+        assert!(Config::load(place.path(), &args).is_ok());
+        std::fs::create_dir(place.path().join(FILE)).unwrap();
+        let told = Config::load(place.path(), &args).unwrap_err().to_string();
+        assert!(told.contains("bowline.toml cannot be read"), "{told}");
+    }
+}

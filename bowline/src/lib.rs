@@ -1,0 +1,90 @@
+//! Bowline's one binary: `up` runs everything on one machine, the other commands ask it.
+//!
+//! [`args`] is what can be typed, [`config`] what a long-running process is told, [`client`] the way to it, `command` one
+//! file per command. What people read is made by functions from values of [`bowline_web::wire`], so that it can be tested
+//! without a process.
+
+pub mod args;
+pub mod client;
+mod command;
+pub mod config;
+pub mod failure;
+mod identity;
+pub mod log;
+mod node;
+pub mod notify;
+pub mod output;
+pub mod size;
+pub mod span;
+#[cfg(feature = "failpoints")]
+mod steps;
+mod up;
+pub mod why;
+
+use clap::Parser;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::args::{Cli, Command, Format};
+use crate::command::Console;
+use crate::failure::Failure;
+use crate::output::Style;
+
+/// Runs what was typed. Wrong usage ends with 2 before anything is done.
+pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
+    // A name of which `clap` knows nothing, and help, which is no error, end here.
+    let cli = match Cli::try_parse_from(typed) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return ended(Err(Failure::failed(format!("no threads can be started: {error}")))),
+    };
+    ended(runtime.block_on(dispatch(cli)))
+}
+
+async fn dispatch(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Up(args) => {
+            log::init();
+            up::run(config::Config::load(&cli.data, &args)?)
+                .await
+                .map_err(|error| Failure::failed(format!("{error:#}")))
+        }
+        Command::Node(args) => {
+            log::init();
+            let config = config::Config::load_node(&cli.data, args)?;
+            node::run(config).await.map_err(|error| Failure::failed(format!("{error:#}")))
+        }
+        command => ask(command, &cli.data, cli.output).await,
+    }
+}
+
+async fn ask(command: Command, data: &Path, format: Format) -> Result<(), Failure> {
+    let style = Style::detect(std::io::stdout().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+    let mut console = Console {
+        out: Box::new(std::io::stdout()),
+        err: Box::new(std::io::stderr()),
+        style,
+        format,
+    };
+    command::run(command, data, &mut console).await
+}
+
+fn ended(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                let _ = writeln!(std::io::stderr(), "bowline: {}", failure.message);
+            }
+            ExitCode::from(failure.exit.code())
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The command line as a process, against the API over a real catalog on a simulated target.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use bowline_controller::{Catalog, Node};
+use bowline_core::NodeId;
+use bowline_engine::{Clock, SystemClock};
+use bowline_store::MemoryStore;
+use bowline_testkit::SimTarget;
+use bowline_web::{Api, Server};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use tokio::sync::oneshot;
+
+/// A `bowline up` without storage and without a kernel.
+struct World {
+    place: tempfile::TempDir,
+    runtime: tokio::runtime::Runtime,
+    stop: Option<oneshot::Sender<()>>,
+    ended: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
+    target: Arc<SimTarget>,
+}
+
+impl World {
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let target = Arc::new(SimTarget::new("sim"));
+        let (stop, stopped) = oneshot::channel();
+        let registry = Arc::new(Mutex::default());
+        let node = |name: &str| Node {
+            id: NodeId::new(name).unwrap(),
+            limit: None,
+            out_of_service: None,
+            added_at: SystemClock.now(),
+        };
+        let parts = bowline_controller::Parts {
+            store: Arc::new(MemoryStore::default()),
+            targets: vec![Arc::clone(&target) as _],
+            nodes: ["a", "b"].map(node).to_vec(),
+            clock: Arc::new(SystemClock),
+            settings: Default::default(),
+            registry: Arc::clone(&registry),
+        };
+        let socket = place.path().join("api.sock").to_str().unwrap().parse().unwrap();
+        let api = Api::new(bowline_web::Parts {
+            clock: Arc::new(SystemClock),
+            registry,
+            probe: Arc::new(Vec::new),
+            version: env!("CARGO_PKG_VERSION"),
+            node: "a".to_owned(),
+        });
+        let server = runtime.block_on(async {
+            api.open(Catalog::open(parts).await.unwrap());
+            Server::bind(&socket, None).await.unwrap()
+        });
+        let ended = runtime.spawn(server.run(api, async {
+            let _ = stopped.await;
+        }));
+        Self { place, runtime, stop: Some(stop), ended: Some(ended), target }
+    }
+
+    fn run(&self, typed: &[&str]) -> Output {
+        run(self.place.path(), typed)
+    }
+
+    /// Runs, and expects this exit code; gives what was said on stdout and on stderr.
+    fn says(&self, code: i32, typed: &[&str]) -> (String, String) {
+        said(code, typed, &self.run(typed))
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        if let Some(ended) = self.ended.take() {
+            let _ = self.runtime.block_on(ended);
+        }
+    }
+}
+
+fn run(data: &Path, typed: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bowline"))
+        .args(typed)
+        .env_clear()
+        .env("BOWLINE_DATA", data)
+        .output()
+        .unwrap()
+}
+
+fn said(code: i32, typed: &[&str], output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{typed:?}\n{out}\n{err}");
+    (out, err)
+}
+
+#[test]
+fn a_newcomer_sees_why_the_second_node_was_refused() {
+    let world = World::new();
+    let (out, _) = world.says(0, &["volume", "create", "db", "--size", "1Gi"]);
+    assert!(out.starts_with("db is ready: 1Gi, ext4"), "{out}");
+    let (out, _) = world.says(0, &["attach", "db", "a", "--reason", "first", "--for", "2h"]);
+    assert!(out.starts_with("db is attached to a for 2h (ticket bowline-api-a)"), "{out}");
+    let (out, err) = world.says(4, &["attach", "db", "b"]);
+    assert_eq!(out, "");
+    for words in
+        ["a has the volume for bowline-api-a", "stays in the queue", "bowline why db", "bowline detach db b"]
+    {
+        assert!(err.contains(words), "{words}: {err}");
+    }
+    let (out, _) = world.says(0, &["why", "db"]);
+    assert!(out.starts_with("db is attached to a (epoch 1, since "), "{out}");
+    for words in
+        ["“first”", "waiting: held by a for bowline-api-a", "bowline detach db --ticket bowline-api-a"]
+    {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    let (_, err) = world.says(5, &["attach", "db", "b", "--wait", "1s"]);
+    assert!(err.contains("The time is over and the ticket bowline-api-b stays"), "{err}");
+    world.says(0, &["detach", "db", "--ticket", "bowline-api-a"]);
+    let (out, _) = world.says(0, &["attach", "db", "b", "--wait", "10s"]);
+    assert!(out.starts_with("db is attached to b"), "{out}");
+    let (_, err) = world.says(1, &["volume", "delete", "db"]);
+    assert!(err.starts_with("bowline: "), "{err}");
+    world.says(0, &["detach", "db"]);
+    world.says(0, &["volume", "delete", "db"]);
+    assert!(world.target.items().is_empty() && world.target.violations().is_empty());
+}
+
+#[test]
+fn every_command_has_its_answer_for_people_and_for_programs() {
+    let world = World::new();
+    world.says(0, &["volume", "create", "db", "--access", "rox"]);
+    world.says(0, &["volume", "create", "logs"]);
+    world.says(0, &["attach", "db", "a", "--read-only"]);
+    world.says(0, &["attach", "db", "b", "--read-only"]);
+    world.says(0, &["volume", "grow", "db", "--size", "2Gi"]);
+    world.says(0, &["volume", "modify", "db", "--discard", "on", "--migratable", "2m"]);
+    world.says(0, &["snapshot", "create", "s", "db"]);
+    let (group, _) = world.says(0, &["-o", "json", "snapshot", "create", "g", "db", "logs"]);
+    let group: serde_json::Value = serde_json::from_str(&group).unwrap();
+    world.says(0, &["volume", "create", "copy", "--from-snapshot", "s"]);
+    world.says(0, &["volume", "create", "twin", "--from-volume", "db"]);
+    world.says(0, &["peer", "add", "c", "--max-volumes", "3"]);
+    world.says(0, &["peer", "out-of-service", "c"]);
+    for command in [
+        &["volume", "list"][..],
+        &["volume", "show", "db"],
+        &["snapshot", "list"],
+        &["snapshot", "list", "db"],
+        &["snapshot", "show", "s"],
+        &["peer", "list"],
+        &["why", "db"],
+        &["tickets"],
+        &["tickets", "db"],
+        &["events"],
+        &["events", "db"],
+    ] {
+        let (table, _) = world.says(0, command);
+        assert!(table.lines().count() >= 2 && !table.contains('\x1b'), "{command:?}: {table}");
+        world.says(0, &[&["-o", "wide"], command].concat());
+        let (json, _) = world.says(0, &[&["-o", "json"], command].concat());
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let (yaml, _) = world.says(0, &[&["-o", "yaml"], command].concat());
+        let yaml: serde_json::Value = serde_yaml_ng::from_str(&yaml).unwrap();
+        assert_eq!(json, yaml, "{command:?}");
+    }
+    let (out, _) = world.says(0, &["volume", "list"]);
+    assert!(out.contains("a,b") && out.contains("2Gi"), "{out}");
+    world.says(0, &["peer", "back-in-service", "c"]);
+    world.says(0, &["peer", "remove", "c"]);
+    world.says(0, &["snapshot", "delete", "--group", group["id"].as_str().unwrap()]);
+    world.says(0, &["snapshot", "delete", "s"]);
+}
+
+#[test]
+fn what_is_not_there_ends_with_3_and_what_is_typed_wrongly_with_2() {
+    let world = World::new();
+    for typed in [
+        &["volume", "show", "none"][..],
+        &["volume", "delete", "none"],
+        &["why", "none"],
+        &["snapshot", "show", "none"],
+        &["peer", "remove", "none"],
+        &["detach", "none"],
+        &["attach", "none", "a"],
+    ] {
+        let (_, err) = world.says(3, typed);
+        assert!(err.starts_with("bowline: ") && err.contains("none"), "{typed:?}: {err}");
+    }
+    for typed in [
+        &[][..],
+        &["volume"],
+        &["volume", "create"],
+        &["volume", "create", "a", "--size", "ten"],
+        &["volume", "create", "a", "--size", "16Ei"],
+        &["volume", "create", "a", "--fs", "ntfs"],
+        &["volume", "create", "a", "--from-volume", "b", "--from-snapshot", "c"],
+        &["volume", "create", "a", "--migratable", "1s"],
+        &["volume", "modify", "a"],
+        &["attach", "a"],
+        &["attach", "a", "b", "--for", "2"],
+        &["attach", "a", "b", "--for", "2h", "--until-removed"],
+        &["detach", "a", "b", "--ticket", "c"],
+        &["events", "--limit", "0"],
+        &["-o", "xml", "events"],
+        &["up", "--overcommit", "0.1"],
+        &["up", "--http", "here"],
+        &["nonsense"],
+    ] {
+        world.says(2, typed);
+    }
+    world.says(0, &["volume", "create", "db"]);
+    let (_, err) = world.says(2, &["attach", "db", "b\nc"]);
+    assert!(err.contains("node: node id"), "{err}");
+}
+
+#[test]
+fn when_nobody_runs_one_sentence_says_what_to_do() {
+    let place = tempfile::tempdir().unwrap();
+    let (out, err) = said(1, &["volume", "list"], &run(place.path(), &["volume", "list"]));
+    assert_eq!((out.as_str(), err.lines().count()), ("", 1), "{err}");
+    assert!(err.contains("start one with `bowline up --data "), "{err}");
+    let doctor = run(place.path(), &["doctor"]);
+    let text = String::from_utf8(doctor.stdout).unwrap();
+    assert!(text.contains("Linux 5.12") && text.contains("the data directory"), "{text}");
+}
+
+#[test]
+fn a_bad_configuration_stops_up_with_file_line_and_key() {
+    let place = tempfile::tempdir().unwrap();
+    std::fs::write(place.path().join("bowline.toml"), "node = \"a\"\nmax-volume = 3\n").unwrap();
+    let (_, err) = said(2, &["up"], &run(place.path(), &["up"]));
+    assert!(err.contains("bowline.toml:2: max-volume: unknown field"), "{err}");
+}
+
+#[test]
+fn help_completions_and_manual_pages_are_there() {
+    let place = tempfile::tempdir().unwrap();
+    let (help, _) = said(0, &["--help"], &run(place.path(), &["--help"]));
+    assert!(help.contains("bowline why db") && help.contains("Exit codes: 0 done"), "{help}");
+    for shell in ["bash", "zsh", "fish"] {
+        let (script, _) = said(0, &[shell], &run(place.path(), &["completions", shell]));
+        assert!(script.contains("out-of-service"), "{shell}");
+    }
+    let pages = place.path().join("man");
+    std::fs::create_dir(&pages).unwrap();
+    let typed = ["man", pages.to_str().unwrap()];
+    said(0, &typed, &run(place.path(), &typed));
+    for page in ["bowline.1", "bowline-volume-create.1", "bowline-why.1"] {
+        assert!(pages.join(page).exists(), "{page}");
+    }
+}
+
+/// A command that goes on, and what it has said so far.
+struct Running {
+    child: std::process::Child,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn begin(data: &Path, typed: &[&str]) -> Self {
+        use std::io::BufRead;
+        let mut child = Command::new(env!("CARGO_BIN_EXE_bowline"))
+            .args(typed)
+            .env_clear()
+            .env("BOWLINE_DATA", data)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Ctrl-C; gives the exit code and what was said on stderr.
+    fn interrupt(self) -> (Option<i32>, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let output = self.child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+#[test]
+fn ctrl_c_while_waiting_says_what_remains_true() {
+    let world = World::new();
+    world.says(0, &["volume", "create", "db"]);
+    world.says(0, &["attach", "db", "a"]);
+    let waiting = Running::begin(world.place.path(), &["attach", "db", "b", "--wait", "10m"]);
+    while !world.says(0, &["tickets", "db"]).0.contains("bowline-api-b") {}
+    let (code, err) = waiting.interrupt();
+    assert_eq!(code, Some(5), "{err}");
+    assert!(err.contains("the ticket stays; remove it with: bowline detach db b"), "{err}");
+    assert!(world.says(0, &["tickets", "db"]).0.contains("bowline-api-b"), "it stays");
+    world.says(0, &["detach", "db", "b"]);
+    assert!(!world.says(0, &["tickets", "db"]).0.contains("bowline-api-b"));
+}
+
+#[test]
+fn events_are_followed_from_the_past_into_the_future() {
+    let world = World::new();
+    world.says(0, &["volume", "create", "db"]);
+    let mut following = Running::begin(world.place.path(), &["-o", "json", "events", "--follow"]);
+    let first = following.lines.next().unwrap().unwrap();
+    assert!(first.contains("\"reason\":\"Created\""), "{first}");
+    world.says(0, &["attach", "db", "a"]);
+    let event = following.lines.find(|line| line.as_ref().unwrap().contains("Attached")).unwrap().unwrap();
+    let event: serde_json::Value = serde_json::from_str(&event).unwrap();
+    assert!(event["at"].as_str().unwrap().ends_with('Z'), "{event}");
+    let (code, err) = following.interrupt();
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+}

@@ -1,0 +1,69 @@
+//! The unit for systemd says what the process does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn unit() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/systemd/bowline.service")
+}
+
+fn setting<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
+}
+
+#[test]
+fn mounts_survive_a_stop_and_are_seen_by_everybody() {
+    let text = std::fs::read_to_string(unit()).unwrap();
+    assert_eq!(setting(&text, "Type"), ["notify"]);
+    assert_eq!(setting(&text, "KillMode"), ["process"]);
+    assert_eq!(setting(&text, "MountFlags"), ["shared"]);
+    // systemd.exec(5): each of these gives the service a mount namespace of its own, or takes the
+    // set-group-id bit from it.
+    for private in [
+        "ProtectSystem",
+        "ProtectHome",
+        "PrivateTmp",
+        "PrivateDevices",
+        "PrivateMounts",
+        "ProtectKernelTunables",
+        "ProtectKernelModules",
+        "ProtectKernelLogs",
+        "ProtectControlGroups",
+        "ProtectProc",
+        "ReadOnlyPaths",
+        "ReadWritePaths",
+        "InaccessiblePaths",
+        "BindPaths",
+        "RootDirectory",
+        "DynamicUser",
+        "RestrictSUIDSGID",
+    ] {
+        assert_eq!(
+            setting(&text, private),
+            [""; 0],
+            "{private} would hide mounts, or keep a volume from having a group"
+        );
+    }
+    let capabilities = setting(&text, "CapabilityBoundingSet").join(" ");
+    for needed in ["CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"] {
+        assert!(capabilities.contains(needed), "{needed}");
+    }
+}
+
+#[test]
+fn systemd_understands_the_unit() {
+    let place = tempfile::tempdir().unwrap();
+    // The program need not be installed where the unit looks for it.
+    let text =
+        std::fs::read_to_string(unit()).unwrap().replace("/usr/bin/bowline", env!("CARGO_BIN_EXE_bowline"));
+    let copy = place.path().join("bowline.service");
+    std::fs::write(&copy, text).unwrap();
+    let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(&copy).output() else {
+        eprintln!("not run: there is no systemd-analyze here");
+        return;
+    };
+    let told = String::from_utf8_lossy(&output.stderr);
+    let about_us: Vec<&str> = told.lines().filter(|line| line.contains("bowline.service")).collect();
+    assert!(output.status.success() && about_us.is_empty(), "{told}");
+}
