@@ -343,7 +343,10 @@ path-root = "/var/lib/kubelet"
         let (data, args) = up(&["--node", "n"]);
         let config = Config::merge(&data, &args, FileConfig::default()).unwrap();
         assert_eq!(config.csi.path(), data.join("csi.sock"));
-        assert_eq!((config.max_volumes, config.overcommit.percent(), config.reserve), (128, 100, Size(64 << 20)));
+        assert_eq!(
+            (config.max_volumes, config.overcommit.percent(), config.reserve),
+            (128, 100, Size(64 << 20))
+        );
         assert_eq!(config.http, Some("127.0.0.1:8460".parse().unwrap()));
         assert_eq!((config.path_root.as_path(), config.peers.len()), (Path::new("/"), 0));
     }

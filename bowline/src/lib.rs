@@ -68,12 +68,8 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
 
 async fn ask(command: Command, data: &Path, format: Format) -> Result<(), Failure> {
     let style = Style::detect(std::io::stdout().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
-    let mut console = Console {
-        out: Box::new(std::io::stdout()),
-        err: Box::new(std::io::stderr()),
-        style,
-        format,
-    };
+    let mut console =
+        Console { out: Box::new(std::io::stdout()), err: Box::new(std::io::stderr()), style, format };
     command::run(command, data, &mut console).await
 }
 

@@ -187,9 +187,9 @@ async fn mounts_survive_a_death_and_a_stop_of_the_driver_under_load() {
         fs::write(seen.join(format!("round-{round}")), vec![round; 1 << 20]).unwrap();
         let Scene { world, daemon, .. } = scene;
         if round % 2 == 0 {
-            daemon.kill()
+            daemon.kill();
         } else {
-            daemon.stop()
+            daemon.stop();
         }
         fs::write(seen.join("while-away"), [round]).unwrap();
         let daemon = world.up(&[]);

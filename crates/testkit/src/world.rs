@@ -111,7 +111,7 @@ impl World {
         for place in ["stage", "pods"] {
             let left: Vec<_> =
                 fs::read_dir(self.path(place)).unwrap().map(|entry| entry.unwrap().path()).collect();
-            assert_eq!(left, [PathBuf::new(); 0], "left in {place}");
+            assert!(left.is_empty(), "left in {place}: {left:?}");
         }
     }
 }
