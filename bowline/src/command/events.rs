@@ -3,9 +3,10 @@
 use bowline_web::wire::{Event, Events};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 use std::io::Write;
 
-use super::{Console, now};
+use super::{Console, names, now};
 use crate::args::{EventsArgs, Format};
 use crate::client::{Client, query};
 use crate::failure::Failure;
@@ -19,7 +20,9 @@ pub(super) async fn run(client: &Client, args: EventsArgs, console: &mut Console
     let asked = query(&[("volume", args.volume.clone()), ("limit", Some(args.limit.to_string()))]);
     if !args.follow {
         let listed: Events = client.get(&format!("/v1/events{asked}")).await?;
-        return console.show(&listed, |style, wide| table(&listed.events, now(), style, wide));
+        let ids = listed.events.iter().filter_map(|event| event.volume.as_ref().map(ToString::to_string));
+        let names = names(client, console, ids.collect()).await;
+        return console.show(&listed, |style, wide| table(&listed.events, &names, now(), style, wide));
     }
     // The stream first, so that nothing falls between the list and what follows it.
     let place = format!("/v1/watch{}", query(&[("volume", args.volume)]));
@@ -103,7 +106,13 @@ impl Lines {
     }
 }
 
-fn table(events: &[Event], now: Timestamp, style: Style, wide: bool) -> String {
+fn table(
+    events: &[Event],
+    names: &BTreeMap<String, String>,
+    now: Timestamp,
+    style: Style,
+    wide: bool,
+) -> String {
     let mut table = Table::new(&["AGE", "REASON", "VOLUME", "MESSAGE"]);
     for event in events {
         let age = if wide { format!("{:.0}", event.at) } else { relative(event.at, now) };
@@ -112,6 +121,7 @@ fn table(events: &[Event], now: Timestamp, style: Style, wide: bool) -> String {
             _ => Tone::Good,
         };
         let volume = event.volume.as_ref().map_or("-", |volume| volume.as_str());
+        let volume = names.get(volume).map_or(volume, String::as_str);
         table.row([cell(age), toned(tone, &*event.reason), cell(volume), cell(&*event.message)]);
     }
     if table.is_empty() { "Nothing happened yet.\n".to_owned() } else { table.show(style) }
@@ -144,7 +154,22 @@ mod tests {
         ]))
         .unwrap();
         let now = "2030-01-01T12:00:00Z".parse().unwrap();
-        insta::assert_snapshot!(table(&events, now, Style::Plain, false));
-        insta::assert_snapshot!("wide", table(&events, now, Style::Plain, true));
+        insta::assert_snapshot!(table(
+            &events,
+            &BTreeMap::from([("0123-4".to_owned(), "db".to_owned())]),
+            now,
+            Style::Plain,
+            false
+        ));
+        insta::assert_snapshot!(
+            "wide",
+            table(
+                &events,
+                &BTreeMap::from([("0123-4".to_owned(), "db".to_owned())]),
+                now,
+                Style::Plain,
+                true
+            )
+        );
     }
 }

@@ -9,7 +9,9 @@ mod snapshot;
 mod tickets;
 mod volume;
 
+use bowline_web::wire::Volume;
 use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
@@ -48,6 +50,20 @@ impl Console {
         // What cannot be said beside the answer does not spoil it.
         let _ = writeln!(self.err, "{text}");
     }
+}
+
+/// What the volumes with these ids are called, for people: programs get the ids. One that is gone has its id only.
+async fn names(client: &Client, console: &Console, ids: BTreeSet<String>) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    if matches!(console.format, Format::Json | Format::Yaml) {
+        return names;
+    }
+    for id in ids {
+        if let Ok(volume) = client.get::<Volume>(&path(&["v1", "volumes", &id])).await {
+            names.insert(id, volume.name);
+        }
+    }
+    names
 }
 
 /// Runs a command of a user.

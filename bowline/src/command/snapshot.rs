@@ -3,9 +3,10 @@
 use bowline_web::wire::{Group, NewSnapshot, Snapshot, Snapshots};
 use hyper::Method;
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 
 use super::attach::interrupted;
-use super::{Console, now};
+use super::{Console, names, now};
 use crate::args::SnapshotCommand;
 use crate::client::{Client, path, query};
 use crate::failure::Failure;
@@ -23,7 +24,8 @@ pub(super) async fn run(
         SnapshotCommand::List { volume } => list(client, volume, console).await,
         SnapshotCommand::Show { snapshot } => {
             let found: Snapshot = client.get(&path(&["v1", "snapshots", &snapshot])).await?;
-            console.show(&found, |style, _| table(std::slice::from_ref(&found), now(), style, true))
+            let names = names_of(client, console, std::slice::from_ref(&found)).await;
+            console.show(&found, |style, _| table(std::slice::from_ref(&found), &names, now(), style, true))
         }
         SnapshotCommand::Delete { snapshot, group, wait } => {
             let kind = if group { "groups" } else { "snapshots" };
@@ -49,8 +51,9 @@ async fn create(
             taken = client.send(Method::POST, "/v1/groups", &order) => taken?,
             _ = tokio::signal::ctrl_c() => return Err(interrupted(remains)),
         };
+        let names = names_of(client, console, &taken.snapshots).await;
         return console.show(&taken, |style, _| {
-            let all = table(&taken.snapshots, now(), style, false);
+            let all = table(&taken.snapshots, &names, now(), style, false);
             format!("Group {} ({}), taken at one moment:\n{all}", taken.name, taken.id)
         });
     }
@@ -58,7 +61,8 @@ async fn create(
         taken = client.send(Method::POST, "/v1/snapshots", &order) => taken?,
         _ = tokio::signal::ctrl_c() => return Err(interrupted(remains)),
     };
-    console.show(&taken, |style, _| table(std::slice::from_ref(&taken), now(), style, false))
+    let names = names_of(client, console, std::slice::from_ref(&taken)).await;
+    console.show(&taken, |style, _| table(std::slice::from_ref(&taken), &names, now(), style, false))
 }
 
 async fn list(client: &Client, volume: Option<String>, console: &mut Console) -> Result<(), Failure> {
@@ -75,10 +79,21 @@ async fn list(client: &Client, volume: Option<String>, console: &mut Console) ->
         }
     }
     let listed = Snapshots { snapshots: all, next: None };
-    console.show(&listed, |style, wide| table(&listed.snapshots, now(), style, wide))
+    let names = names_of(client, console, &listed.snapshots).await;
+    console.show(&listed, |style, wide| table(&listed.snapshots, &names, now(), style, wide))
 }
 
-fn table(snapshots: &[Snapshot], now: Timestamp, style: Style, wide: bool) -> String {
+async fn names_of(client: &Client, console: &Console, snapshots: &[Snapshot]) -> BTreeMap<String, String> {
+    names(client, console, snapshots.iter().map(|snapshot| snapshot.volume.clone()).collect()).await
+}
+
+fn table(
+    snapshots: &[Snapshot],
+    names: &BTreeMap<String, String>,
+    now: Timestamp,
+    style: Style,
+    wide: bool,
+) -> String {
     let mut columns = vec!["NAME", "STATE", "SIZE", "TAKEN", "VOLUME"];
     if wide {
         columns.extend(["ID", "TARGET", "GROUP"]);
@@ -91,7 +106,7 @@ fn table(snapshots: &[Snapshot], now: Timestamp, style: Style, wide: bool) -> St
             toned(tone, snapshot.state.as_str()),
             cell(snapshot.size.map_or_else(|| "-".to_owned(), |size| Size(size).to_string())),
             cell(snapshot.taken_at.map_or_else(|| "-".to_owned(), |at| relative(at, now))),
-            cell(&*snapshot.volume),
+            cell(names.get(&snapshot.volume).unwrap_or(&snapshot.volume).as_str()),
         ];
         if wide {
             let group = snapshot.group.as_deref().unwrap_or("-");
@@ -117,7 +132,8 @@ mod tests {
         ]))
         .unwrap();
         let now = "2030-01-01T12:00:00Z".parse().unwrap();
-        insta::assert_snapshot!(table(&snapshots, now, Style::Plain, false));
-        insta::assert_snapshot!("wide", table(&snapshots, now, Style::Plain, true));
+        let names = BTreeMap::from([("89ab-c".to_owned(), "db".to_owned())]);
+        insta::assert_snapshot!(table(&snapshots, &names, now, Style::Plain, false));
+        insta::assert_snapshot!("wide", table(&snapshots, &names, now, Style::Plain, true));
     }
 }

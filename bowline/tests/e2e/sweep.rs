@@ -66,6 +66,25 @@ impl Step {
     ];
 }
 
+impl Step {
+    /// Whether a life with a death in `at` has this step: what every volume goes through, and what `at` needs before it
+    /// or leaves behind.
+    fn belongs_to(self, at: Step) -> bool {
+        match self {
+            Step::Create | Step::Publish | Step::Stage | Step::Expose => true,
+            Step::Hide | Step::Unstage | Step::Unpublish | Step::Delete => true,
+            Step::Grow => matches!(at, Step::Grow | Step::GrowHere),
+            Step::GrowHere | Step::Modify => at == self,
+            Step::Group | Step::DeleteGroup => matches!(at, Step::Group | Step::DeleteGroup),
+            Step::Clone | Step::DeleteClone => matches!(at, Step::Clone | Step::DeleteClone),
+            Step::Restore | Step::DeleteRestored => matches!(at, Step::Restore | Step::DeleteRestored),
+            Step::Snapshot | Step::DeleteSnapshot => {
+                matches!(at, Step::Snapshot | Step::DeleteSnapshot | Step::Restore | Step::DeleteRestored)
+            }
+        }
+    }
+}
+
 /// What a caller knows: the answers it got.
 #[derive(Clone, Default)]
 struct Known {
@@ -167,7 +186,7 @@ async fn live(at: Step, skip: usize) -> Option<String> {
     let mut one = Driver::connect(&world, &daemon).await;
     let mut known = Known::default();
     let mut died = None;
-    for now in Step::ALL {
+    for now in Step::ALL.into_iter().filter(|step| step.belongs_to(at)) {
         if now == at {
             let (next, point) = die_in(now, skip, &world, daemon, &mut one, &mut known).await;
             daemon = next;
@@ -232,7 +251,7 @@ async fn die_in(
 }
 
 async fn check_copies(one: &mut Driver, known: &Known) {
-    for copy in [&known.clone, &known.restored] {
+    for copy in [&known.clone, &known.restored].into_iter().filter(|copy| !copy.is_empty()) {
         let volume = wire::Volume { volume_id: copy.clone(), ..Default::default() };
         let mut controller = one.clone();
         let seen = one.attach_all(&mut controller, &volume, "check", HOW, false).await.unwrap();
@@ -296,8 +315,12 @@ fn a_volume_survives_a_death_at_every_point_of_its_life() {
             scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 while let Some(at) = Step::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let begun = Instant::now();
                     for skip in 0.. {
-                        let Some(point) = runtime.block_on(live(*at, skip)) else { break };
+                        let Some(point) = runtime.block_on(live(*at, skip)) else {
+                            println!("{at:?}: {skip} deaths in {:?}", begun.elapsed());
+                            break;
+                        };
                         *deaths.lock().unwrap().entry(point).or_default() += 1;
                     }
                 }

@@ -230,7 +230,10 @@ impl Actor {
             self.failures.remove(effect);
         } else {
             let failures = self.failures.entry(effect.clone()).or_default();
-            let pause = self.shared.settings.pause(&(volume, effect), *failures);
+            let mut pause = self.shared.settings.pause(&(volume, effect), *failures);
+            if matches!(outcome, Outcome::InUse { .. }) {
+                pause = pause.min(self.shared.settings.in_use_pause);
+            }
             *failures += 1;
             self.after(pause, Done::Rested(effect.clone()));
         }

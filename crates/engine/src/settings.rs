@@ -14,6 +14,9 @@ pub struct Settings {
     pub first_pause: Duration,
     /// The longest pause.
     pub longest_pause: Duration,
+    /// The longest pause while something on the node still uses the volume: it is no trouble to look again, and somebody
+    /// waits for the end of it.
+    pub in_use_pause: Duration,
     /// How many records are read at once at the start.
     pub page: usize,
     /// How often each target is asked whom it lets in, to find what changed behind the ledger's back.
@@ -28,6 +31,7 @@ impl Default for Settings {
             write_within: Duration::from_secs(1),
             first_pause: Duration::from_millis(100),
             longest_pause: Duration::from_secs(30),
+            in_use_pause: Duration::from_secs(1),
             page: 500,
             compare_every: Duration::from_secs(300),
         }

@@ -145,6 +145,19 @@ async fn what_still_uses_the_volume_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_detach_after_a_long_use_does_not_wait_for_a_long_pause() {
+    let world = World::new();
+    let running = world.engine().await;
+    running.attach(csi("a")).await;
+    world.target.set_busy(&node("a"), Some("mount /data of pid 42"));
+    running.engine.withdraw(&v(), withdrawal(&csi("a")), Duration::from_secs(120)).await.unwrap();
+    world.target.set_busy(&node("a"), None);
+    let soon = Duration::from_secs(2);
+    let out = running.engine.withdraw(&v(), withdrawal(&csi("a")), soon).await.unwrap();
+    assert_eq!(out, Withdrawn::Out);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deleted_node_is_fenced_before_the_next_one_is_let_in() {
     let world = World::new();
     let running = world.engine().await;
