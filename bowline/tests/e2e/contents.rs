@@ -62,7 +62,7 @@ async fn snapshots_clones_and_restores_hold_what_their_source_held() {
         for volume in [again, restored, clone] {
             one.delete(&volume.volume_id).await.unwrap();
         }
-        daemon.stop();
+        daemon.stop_while_connected().await;
         world.assert_nothing_left();
     }
 }

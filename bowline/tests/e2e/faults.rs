@@ -189,7 +189,7 @@ async fn mounts_survive_a_death_and_a_stop_of_the_driver_under_load() {
         if round % 2 == 0 {
             daemon.kill();
         } else {
-            daemon.stop();
+            daemon.stop_while_connected().await;
         }
         fs::write(seen.join("while-away"), [round]).unwrap();
         let daemon = world.up(&[]);
@@ -235,7 +235,7 @@ async fn a_target_that_cannot_remember_the_end_of_a_grant_keeps_it() {
         }
     }
     one.delete(&volume.volume_id).await.unwrap();
-    daemon.stop();
+    daemon.stop_while_connected().await;
     world.assert_nothing_left();
 }
 
@@ -268,7 +268,7 @@ async fn a_full_target_says_so_and_keeps_nothing() {
     for volume in made {
         one.delete(&volume.volume_id).await.unwrap();
     }
-    daemon.stop();
+    daemon.stop_while_connected().await;
     assert!(used(&world) <= before + (8 << 20), "room was leaked: {} before, {} after", before, used(&world));
 }
 

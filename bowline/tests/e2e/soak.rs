@@ -152,7 +152,7 @@ async fn sixty_four_callers_get_only_legal_answers() {
     let answered =
         tally.codes.iter().filter(|(what, _)| what.ends_with(" Ok")).map(|(_, count)| count).sum::<u64>();
     assert!(answered * 5 > calls, "hardly anything was done: {:?}", tally.codes);
-    daemon.stop();
+    daemon.stop_while_connected().await;
     for entry in std::fs::read_dir(world.path("stage")).unwrap() {
         std::fs::remove_dir(entry.unwrap().path()).unwrap();
     }

@@ -3,7 +3,8 @@
 //! Without the feature `enabled`, [`pass`] is nothing at all. With it, a process that was started with
 //! `BOWLINE_FAILPOINTS=DIR` appends the name of every point it passes to `DIR/log`. When a test has written a number
 //! *n* to `DIR/arm`, the point that is passed after *n* others writes its name to `DIR/stopped` and never returns: what
-//! comes after it does not happen, and the test ends the process with SIGKILL, the way machines do.
+//! comes after it does not happen, and the test ends the process with SIGKILL, the way machines do. With a name and a
+//! number, only points of that name count.
 
 /// Passes a point. Its name is `<crate>.<step>.before` or `.after`.
 #[cfg(not(feature = "enabled"))]
@@ -34,12 +35,18 @@ mod enabled {
         let Ok(mut log) = log else { return };
         let _ = writeln!(log, "{name}");
         let armed = directory.join("arm");
-        let Some(left) = fs::read_to_string(&armed).ok().and_then(|text| text.trim().parse::<u64>().ok())
-        else {
-            return;
+        let Ok(text) = fs::read_to_string(&armed) else { return };
+        let (wanted, left) = match text.trim().split_once(' ') {
+            Some((wanted, left)) => (Some(wanted), left),
+            None => (None, text.trim()),
         };
+        let Ok(left) = left.parse::<u64>() else { return };
+        if wanted.is_some_and(|wanted| wanted != name) {
+            return;
+        }
         if left > 0 {
-            let _ = fs::write(&armed, (left - 1).to_string());
+            let left = left - 1;
+            let _ = fs::write(&armed, wanted.map_or(left.to_string(), |wanted| format!("{wanted} {left}")));
             return;
         }
         let _ = fs::remove_file(&armed);

@@ -9,11 +9,12 @@ use bowline_csi::wire::volume_capability::{AccessMode, AccessType, BlockVolume, 
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Uri};
 use tonic::{Code, Status};
 
-use crate::world::{Daemon, World};
+use crate::world::{Daemon, PATIENCE, World};
 
 /// A MiB.
 pub const MIB: i64 = 1 << 20;
@@ -27,12 +28,14 @@ pub struct How {
     pub block: bool,
     /// With which filesystem; the driver chooses if empty.
     pub fs: &'static str,
+    /// The number of the group that owns the files; nobody in particular if empty.
+    pub group: &'static str,
 }
 
 /// A filesystem that one node writes.
-pub const RWO: How = How { mode: Mode::SingleNodeWriter, block: false, fs: "ext4" };
+pub const RWO: How = How { mode: Mode::SingleNodeWriter, block: false, fs: "ext4", group: "" };
 /// A raw device that one node writes.
-pub const BLOCK: How = How { mode: Mode::SingleNodeWriter, block: true, fs: "" };
+pub const BLOCK: How = How { mode: Mode::SingleNodeWriter, block: true, fs: "", group: "" };
 
 impl How {
     /// The same for other nodes and workloads.
@@ -52,7 +55,11 @@ impl How {
         let access_type = if self.block {
             AccessType::Block(BlockVolume {})
         } else {
-            AccessType::Mount(MountVolume { fs_type: self.fs.to_owned(), ..Default::default() })
+            AccessType::Mount(MountVolume {
+                fs_type: self.fs.to_owned(),
+                volume_mount_group: self.group.to_owned(),
+                ..Default::default()
+            })
         };
         let access_mode = AccessMode { mode: self.mode.into() };
         wire::VolumeCapability { access_type: Some(access_type), access_mode: Some(access_mode) }
@@ -194,7 +201,16 @@ impl Driver {
             volume_id: volume.to_owned(),
             staging_target_path: text(&staging),
         };
-        self.local.node_unstage_volume(request).await?;
+        let begun = Instant::now();
+        // A mount namespace that somebody (a container, another test) made meanwhile has a copy of every mount, and keeps
+        // the device in use until it ends. Callers ask again.
+        while let Err(status) = self.local.node_unstage_volume(request.clone()).await {
+            let is_used = status.message().contains("is still in use");
+            if !is_used || begun.elapsed() > PATIENCE {
+                return Err(status);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         // As the kubelet does afterwards; only ever an empty directory.
         match std::fs::remove_dir(&staging) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

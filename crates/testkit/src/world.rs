@@ -163,6 +163,11 @@ impl Daemon {
         assert!(status.success(), "{} ended with {status}", self.node);
     }
 
+    /// The same for a caller that is still connected and has to hear of the end meanwhile.
+    pub async fn stop_while_connected(self) {
+        tokio::task::spawn_blocking(|| self.stop()).await.unwrap();
+    }
+
     /// Its resident memory in bytes.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
