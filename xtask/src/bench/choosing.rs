@@ -1,5 +1,6 @@
 //! What a decision costs.
 
+use anyhow::Result;
 use bowline_core::{
     AccessMode, Ledger, NodeId, Observed, TargetId, Ticket, TicketId, Timestamp, VolumeFacts, decide,
 };
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::{Row, median, ratio, shown};
 
-pub(crate) fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Result<Vec<Row>> {
     cost(100); // The first one warms the processor up.
     let one = cost(1);
     let row = |tickets: usize| {
@@ -22,7 +23,7 @@ pub(crate) fn rows() -> Vec<Row> {
             goal: None,
         }
     };
-    [1, 10, 100].map(row).into()
+    Ok([1, 10, 100].map(row).into())
 }
 
 /// A volume that one node writes and the others wait for, asked again and again.

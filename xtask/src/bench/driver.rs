@@ -8,18 +8,10 @@ use bowline_testkit::world::{World, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 
 use super::attach::{bare, commit};
 use super::{Row, median, ratio, scratch, shown};
-
-pub(crate) fn rows() -> Result<Vec<Row>> {
-    let runtime = tokio::runtime::Runtime::new()?;
-    let mut rows = runtime.block_on(publishing())?;
-    rows.extend(runtime.block_on(staging())?);
-    rows.extend(runtime.block_on(copying())?);
-    rows.extend(runtime.block_on(listing())?);
-    Ok(rows)
-}
 
 /// The binary that was built beside this one.
 fn binary() -> Result<PathBuf> {
@@ -29,7 +21,11 @@ fn binary() -> Result<PathBuf> {
 }
 
 /// `ControllerPublishVolume` over the socket, beside one bare durable commit and an empty call.
-async fn publishing() -> Result<Vec<Row>> {
+pub(crate) fn publishing() -> Result<Vec<Row>> {
+    Runtime::new()?.block_on(publish_and_unpublish())
+}
+
+async fn publish_and_unpublish() -> Result<Vec<Row>> {
     let world = World::new(binary()?);
     let daemon = world.up(&[]);
     let mut one = Driver::connect(&world, &daemon).await;
@@ -64,7 +60,11 @@ async fn publishing() -> Result<Vec<Row>> {
 }
 
 /// Staging and publishing a fresh volume, beside losetup, mkfs, mount and a bind mount by hand.
-async fn staging() -> Result<Vec<Row>> {
+pub(crate) fn staging() -> Result<Vec<Row>> {
+    Runtime::new()?.block_on(stage_and_publish())
+}
+
+async fn stage_and_publish() -> Result<Vec<Row>> {
     let mut rows = vec![];
     for (fs, mebibytes) in [("ext4", 64), ("xfs", 320)] {
         let how = RWO.fs(fs);
@@ -126,7 +126,11 @@ fn output(program: &str, arguments: &[&Path]) -> Result<String> {
 }
 
 /// Snapshots and clones share blocks: what they cost must not depend on how large the volume is.
-async fn copying() -> Result<Vec<Row>> {
+pub(crate) fn copying() -> Result<Vec<Row>> {
+    Runtime::new()?.block_on(copy())
+}
+
+async fn copy() -> Result<Vec<Row>> {
     let world = World::on_filesystem(binary()?, "mkfs.xfs", 110 << 30);
     let daemon = world.up(&["--overcommit", "4"]);
     let mut one = Driver::connect(&world, &daemon).await;
@@ -165,7 +169,11 @@ async fn copying() -> Result<Vec<Row>> {
 }
 
 /// A listing of ten thousand volumes, page by page.
-async fn listing() -> Result<Vec<Row>> {
+pub(crate) fn listing() -> Result<Vec<Row>> {
+    Runtime::new()?.block_on(list())
+}
+
+async fn list() -> Result<Vec<Row>> {
     let world = World::new(binary()?);
     let daemon = world.up(&["--overcommit", "1000"]);
     let one = Driver::connect(&world, &daemon).await;

@@ -20,12 +20,26 @@ pub(crate) struct Row {
     pub(crate) goal: Option<f64>,
 }
 
-pub(crate) fn run() -> Result<()> {
+/// A group of rows, by name.
+type Group = (&'static str, fn() -> Result<Vec<Row>>);
+
+const GROUPS: [Group; 7] = [
+    ("decide", choosing::rows),
+    ("attach", attach::rows),
+    ("start", start::rows),
+    ("driver-publish", driver::publishing),
+    ("driver-stage", driver::staging),
+    ("driver-copy", driver::copying),
+    ("driver-list", driver::listing),
+];
+
+/// Measures the groups whose name contains this; all of them, if it is empty.
+pub(crate) fn run(only: &str) -> Result<()> {
     println!("{}\n", machine()?);
-    let mut rows = choosing::rows();
-    rows.extend(attach::rows()?);
-    rows.extend(start::rows()?);
-    rows.extend(driver::rows()?);
+    let mut rows = Vec::new();
+    for (_, group) in GROUPS.iter().filter(|(name, _)| name.contains(only)) {
+        rows.extend(group()?);
+    }
     println!("| what | measured | beside | ratio | goal |\n|---|---:|---:|---:|---:|");
     let mut missed = 0;
     for Row { what, measured, beside, ratio, goal } in rows {
