@@ -51,8 +51,9 @@ impl Inner {
         // Only to what is well: a device on another volume's bytes would be worse than none.
         self.directory.open_volume(&item, &record, false).map_err(|fault| told(&fault))?;
         record.exports.allow(&grant.node, grant.epoch, grant.mode)?;
+        record.recent.insert(grant.epoch, export);
         pass("target.allow.before");
-        self.directory.write(&item, &record).map_err(|fault| told(&fault))?;
+        self.directory.write_grant(&item, &record).map_err(|fault| told(&fault))?;
         pass("target.allow.after");
         Ok(())
     }
@@ -73,7 +74,8 @@ impl Inner {
         if record.draining.contains_key(&epoch) {
             return TargetError::InUse { by: format!("epoch {epoch} of another node") };
         }
-        if record.draining.len() != before
+        // That it is closed may follow from a grant that a loss of power undoes; what is told here must not.
+        if (record.draining.len() != before || !record.recent.is_empty())
             && let Err(fault) = self.directory.write_pressing(item, record)
         {
             return told(&fault);
@@ -102,7 +104,8 @@ impl Inner {
         if matches!(lingering, Ok(None)) {
             record.draining.retain(|granted, export| !out_now(granted, export));
         }
-        if record != before {
+        // As in `closed`: where nothing changes, the answer may still rest on a grant that is not durable.
+        if record != before || !record.recent.is_empty() {
             pass("target.revoke.before");
             self.directory.write_pressing(&item, &record).map_err(|fault| told(&fault))?;
             pass("target.revoke.after");

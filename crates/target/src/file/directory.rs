@@ -117,10 +117,6 @@ impl Directory {
         Ok(Some(found))
     }
 
-    pub(super) fn volume(&self, item: &Item) -> Result<Option<VolumeRecord>, Fault> {
-        self.read(item)
-    }
-
     pub(super) fn snapshot(&self, item: &Item) -> Result<Option<SnapshotRecord>, Fault> {
         self.read(item)
     }

@@ -11,7 +11,8 @@
 //! synced, and the record says that it is whole: nothing half made is taken for whole. Deletion is stored first, too.
 //! The next start completes or clears away what a crash left.
 //!
-//! **Who is let in.** The record of a volume keeps [`bowline_core::Exports`]. A node attaches a loop device only inside
+//! **Who is let in.** The record of a volume keeps [`bowline_core::Exports`], and `vol-….recent` the grants since it was
+//! last written, which need not survive a loss of power: no device does, either. A node attaches a loop device only inside
 //! [`crate::BackingFiles::with_grant`], which holds the volume's lock shared; letting in and shutting out hold it alone.
 //! So when a revocation looks at this machine's loop devices, none is on its way. It is confirmed when every device
 //! of the file belongs to somebody else who is still listed; until then the epoch is kept as draining and is listed.
@@ -27,6 +28,7 @@ mod directory;
 mod grow;
 mod make;
 mod name;
+mod recent;
 mod record;
 mod remove;
 mod room;

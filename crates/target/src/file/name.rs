@@ -22,12 +22,14 @@ pub(super) enum Part {
     Data,
     /// Bytes that are not whole yet.
     Partial,
+    /// Grants that the record does not know yet.
+    Recent,
     /// Locked while the rest is read or changed.
     Lock,
 }
 
 impl Part {
-    const ALL: [Self; 5] = [Self::Record, Self::Draft, Self::Data, Self::Partial, Self::Lock];
+    const ALL: [Self; 6] = [Self::Record, Self::Draft, Self::Data, Self::Partial, Self::Recent, Self::Lock];
 
     fn suffix(self) -> &'static str {
         match self {
@@ -35,6 +37,7 @@ impl Part {
             Self::Draft => ".json-draft",
             Self::Data => ".data",
             Self::Partial => ".part",
+            Self::Recent => ".recent",
             Self::Lock => ".lock",
         }
     }

@@ -55,6 +55,9 @@ pub(super) struct VolumeRecord {
     pub(super) exports: Exports,
     /// Shut out, but not proven gone: devices of these grants may still reach the bytes.
     pub(super) draining: BTreeMap<Epoch, Export>,
+    /// Those of the exports that are not in the file of this record yet; a loss of power may undo them.
+    #[serde(skip)]
+    pub(super) recent: BTreeMap<Epoch, Export>,
 }
 
 impl VolumeRecord {
@@ -71,6 +74,7 @@ impl VolumeRecord {
             created_at: now,
             exports: Exports::default(),
             draining: BTreeMap::new(),
+            recent: BTreeMap::new(),
         }
     }
 

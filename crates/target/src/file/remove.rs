@@ -68,6 +68,7 @@ impl Inner {
     pub(super) fn erase(&self, item: &Item) -> Result<(), Fault> {
         self.directory.remove(item, Part::Partial)?;
         self.directory.remove(item, Part::Data)?;
+        self.directory.remove(item, Part::Recent)?;
         self.directory.sync()?;
         self.directory.remove(item, Part::Record)?;
         self.directory.remove(item, Part::Draft)?;

@@ -11,6 +11,8 @@ fn three(lab: &Lab, dir: &Path) {
     for id in ["a", "b", "good"] {
         lab.create(&target, &order(id, MIB, None)).unwrap();
         lab.runtime.block_on(target.allow(&grant(id, "n", 1))).unwrap();
+        // What closes anything is in the record.
+        lab.runtime.block_on(target.revoke(&revocation(id, "m", 1))).unwrap();
     }
     lab.snapshot(&target, &[cut("s", "good")]).unwrap();
 }

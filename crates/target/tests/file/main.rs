@@ -7,6 +7,7 @@ mod crash;
 
 mod damage;
 mod lab;
+mod power;
 mod random;
 mod room;
 mod snapshots;
