@@ -206,11 +206,15 @@ impl Directory {
         let path = self.path(item, Part::Lock);
         let fault = |error| Fault::io(&path, error);
         loop {
+            if let Some(lock) = PathLock::wait(&path, sharing, make).map_err(fault)? {
+                return Ok(Some(lock));
+            }
             // A restored directory may have come without its locks.
-            let make = make || self.exists(item, Part::Record)? || self.exists(item, Part::Data)?;
-            let lock = PathLock::wait(&path, sharing, make).map_err(fault)?;
-            if lock.is_some() || !make {
-                return Ok(lock);
+            if !self.exists(item, Part::Record)? && !self.exists(item, Part::Data)? {
+                return Ok(None);
+            }
+            if let Some(lock) = PathLock::wait(&path, sharing, true).map_err(fault)? {
+                return Ok(Some(lock));
             }
         }
     }
@@ -326,7 +330,8 @@ fn read_file<R: Record>(path: &Path, what: &str) -> Result<Option<R>, Fault> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(|error| Fault::io(path, error))?,
     };
-    let mut bytes = Vec::new();
+    // As long as nearly all are: read at once.
+    let mut bytes = Vec::with_capacity(1024);
     io::Read::read_to_end(&mut io::Read::take(file, LONGEST), &mut bytes)
         .map_err(|error| Fault::io(path, error))?;
     record::decode(&bytes).map(Some).map_err(damaged)

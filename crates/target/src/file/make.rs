@@ -140,7 +140,7 @@ impl Inner {
         self.directory.write(item, &record).map_err(told)?;
         self.directory.remove(item, Part::Partial).map_err(told)?;
         self.directory.remove(item, Part::Data).map_err(told)?;
-        self.directory.remove(item, Part::Recent).map_err(told)?;
+        self.directory.make_places(item).map_err(told)?;
         let path = self.directory.path(item, Part::Partial);
         let fault = |error| told(Fault::io(&path, error));
         pass("target.part.before");

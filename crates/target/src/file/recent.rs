@@ -58,9 +58,12 @@ impl Directory {
         // every earlier grant whether it is still open.
         let places = self.places(item)?;
         let Some(mut record) = self.read::<VolumeRecord>(item)? else { return Ok(None) };
-        let mut places: Vec<_> = places.into_iter().flatten().filter(|place| place.is_of(&record)).collect();
-        places.sort_by_key(Recent::newest);
-        let recent: BTreeMap<_, _> = places.into_iter().flat_map(|place| place.open).collect();
+        let [first, second] = places.map(|place| place.filter(|place| place.is_of(&record)));
+        let newest = |place: &Option<Recent>| place.as_ref().and_then(Recent::newest);
+        let first_is_older = newest(&first) <= newest(&second);
+        record.recent_at = if first_is_older { 0 } else { PLACE as u64 };
+        let in_order = if first_is_older { [first, second] } else { [second, first] };
+        let recent: BTreeMap<_, _> = in_order.into_iter().flatten().flat_map(|place| place.open).collect();
         for (epoch, export) in recent {
             let known = record.exports.open().contains_key(&epoch);
             if !known && record.exports.allow(&export.node, epoch, export.mode).is_ok() {
@@ -70,7 +73,17 @@ impl Directory {
         Ok(Some(record))
     }
 
-    /// Stores a record that has one grant more, so that it survives the end of this process.
+    /// Makes room for grants, so that the first of them need not wait for it, and finds some on a full disk.
+    pub(super) fn make_places(&self, item: &Item) -> Result<(), Fault> {
+        self.remove(item, Part::Recent)?;
+        let path = self.path(item, Part::Recent);
+        let made = file::create_new(&path).and_then(|file| file.write_all_at(&[0; 2 * PLACE], 0));
+        made.map_err(|error| Fault::io(&path, error))?;
+        pass("target.places.after");
+        Ok(())
+    }
+
+    /// Stores a record, as [`Self::volume`] read it and with one grant more, so that it survives the end of this process.
     pub(super) fn write_grant(&self, item: &Item, record: &VolumeRecord) -> Result<(), Fault> {
         let path = self.path(item, Part::Recent);
         let fault = |error| Fault::io(&path, error);
@@ -85,16 +98,12 @@ impl Directory {
             return self.write(item, record);
         }
         bytes.resize(PLACE, 0);
-        let [first, second] = self
-            .places(item)?
-            .map(|place| place.filter(|place| place.is_of(record)).and_then(|place| place.newest()));
-        let at = if first <= second { 0 } else { PLACE as u64 };
         let file = match file::open_file(&path, true) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => file::create_new(&path),
             other => other,
         };
         pass("target.grant.before");
-        file.and_then(|file| file.write_all_at(&bytes, at)).map_err(fault)?;
+        file.and_then(|file| file.write_all_at(&bytes, record.recent_at)).map_err(fault)?;
         pass("target.grant.after");
         Ok(())
     }

@@ -58,6 +58,9 @@ pub(super) struct VolumeRecord {
     /// Those of the exports that are not in the file of this record yet; a loss of power may undo them.
     #[serde(skip)]
     pub(super) recent: BTreeMap<Epoch, Export>,
+    /// Where the next of them is to be written.
+    #[serde(skip)]
+    pub(super) recent_at: u64,
 }
 
 impl VolumeRecord {
@@ -75,6 +78,7 @@ impl VolumeRecord {
             exports: Exports::default(),
             draining: BTreeMap::new(),
             recent: BTreeMap::new(),
+            recent_at: 0,
         }
     }
 
