@@ -17,6 +17,7 @@
 use crate::check::CheckError;
 use crate::command::CommandError;
 use crate::device::{BlockDevice, DeviceError, Open};
+use crate::direct::Direct;
 use crate::host::Host;
 use crate::signature::{HEAD, Sample, TAIL, signatures};
 use crate::superblock::{Flaw, Found, superblocks};
@@ -155,32 +156,53 @@ pub fn examine(sample: &Sample) -> State {
 
 /// Looks at a device that nobody has to himself just now.
 pub fn probe(device: &Path) -> Result<State, DeviceError> {
-    read(&BlockDevice::open(device, Open::ReadAlone)?)
+    Probed::new(device).map(|probed| probed.state)
 }
 
-fn read(device: &BlockDevice) -> Result<State, DeviceError> {
-    sample(device).map(|sample| examine(&sample))
+/// A device that was looked at, and that nobody else can have to himself until this is dropped.
+#[derive(Debug)]
+pub struct Probed {
+    state: State,
+    device: BlockDevice,
+}
+
+impl Probed {
+    /// Looks at a device, and keeps it.
+    pub fn new(device: &Path) -> Result<Self, DeviceError> {
+        let device = BlockDevice::open(device, Open::ReadAlone)?;
+        let state = examine(&sample(&device, HEAD, TAIL)?);
+        Ok(Self { state, device })
+    }
+
+    /// What it is.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
 }
 
 /// How much of a device lies behind its filesystem.
 pub(crate) fn unused(device: &Path) -> Result<u64, DeviceError> {
-    let sample = sample(&BlockDevice::open(device, Open::ReadAlone)?)?;
+    let sample = sample(&BlockDevice::open(device, Open::ReadAlone)?, HEAD, TAIL)?;
     Ok(match superblocks(&sample).first() {
         Some(Found::Whole(block)) => sample.size().saturating_sub(block.end),
         _ => 0,
     })
 }
 
-fn sample(device: &BlockDevice) -> Result<Sample, DeviceError> {
+fn sample(device: &BlockDevice, head: u64, tail: u64) -> Result<Sample, DeviceError> {
     let size = device.size()?;
+    let reader = Direct::new(&device.file);
     let part = |from: u64, length: u64| {
         let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
-        let read = device.file.read_exact_at(&mut bytes, from);
-        read.map(|()| bytes).map_err(|error| DeviceError::io(&device.path, error))
+        reader.read_sparse(&mut bytes, from).map_err(|error| DeviceError::io(&device.path, error))?;
+        Ok(bytes)
     };
-    let tail = size.min(TAIL);
-    Ok(Sample::new(size, part(0, size.min(HEAD))?, part(size - tail, tail)?))
+    let tail = size.min(tail);
+    Ok(Sample::new(size, part(0, size.min(head))?, part(size - tail, tail)?))
 }
+
+/// As much of the beginning as has the superblock of every filesystem that is made here.
+const SUPERBLOCKS: u64 = 256 << 10;
 
 /// A filesystem to be made. Stored durably by the caller before it is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,9 +263,16 @@ pub enum Settled {
 impl Host {
     /// Makes a filesystem on a blank device, and says so only when it is on the device and whole.
     pub fn make(&self, device: &Path, making: &Making) -> Result<(), MakeError> {
-        match probe(device)? {
+        self.make_on(Probed::new(device)?, making)
+    }
+
+    /// The same on a device that was looked at, and kept since.
+    pub fn make_on(&self, probed: Probed, making: &Making) -> Result<(), MakeError> {
+        let Probed { state, device: held } = probed;
+        let device = &held.path.clone();
+        match state {
             State::Blank => {}
-            state => return Err(MakeError::NotBlank { device: device.to_owned(), state }),
+            state => return Err(MakeError::NotBlank { device: device.clone(), state }),
         }
         // No force flags: each mkfs then looks for signatures itself. No discard: the device is blank.
         let uuid = making.uuid.to_string();
@@ -259,13 +288,15 @@ impl Host {
         // Open all along, because a failed write is told once to everybody who has the device open, and to nobody
         // who opens it later: mkfs.btrfs ends with "yes" on a disk that was full.
         let witness = BlockDevice::open(device, Open::Read)?;
+        drop(held);
         BlockDevice::await_free(device)?;
         pass("host.make.before");
         self.programs.run(program, &args)?;
         pass("host.make.after");
         witness.file.sync_all().map_err(|error| DeviceError::io(device, error))?;
         let open = BlockDevice::open(device, Open::ReadAlone)?;
-        match read(&open)? {
+        // Only where superblocks are: all else was blank before, and is its mkfs's own.
+        match examine(&sample(&open, SUPERBLOCKS, 0)?) {
             State::Formatted { fs, uuid } if fs == making.fs && uuid == making.uuid => Ok(()),
             state => Err(MakeError::Unfinished { device: device.to_owned(), state }),
         }

@@ -11,6 +11,7 @@
 pub mod check;
 pub mod command;
 pub mod device;
+mod direct;
 pub mod doctor;
 pub mod file;
 pub mod format;

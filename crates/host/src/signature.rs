@@ -46,7 +46,7 @@ impl Sample {
 
     /// Where the first byte is that is not zero.
     pub(crate) fn first_byte(&self) -> Option<u64> {
-        let first = |bytes: &[u8]| bytes.iter().position(|byte| *byte != 0).map(|at| at as u64);
+        let first = |bytes: &[u8]| crate::direct::first_byte(bytes).map(|at| at as u64);
         let tail = self.size.saturating_sub(self.tail.len() as u64);
         first(&self.head).or_else(|| first(&self.tail).map(|at| at + tail))
     }

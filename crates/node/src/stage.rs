@@ -10,7 +10,7 @@ use bowline_csi::node::Stage;
 use bowline_csi::{Access, Attributes, VolumeCapability};
 use bowline_failpoint::pass;
 use bowline_host::check::CheckError;
-use bowline_host::format::{self, FsUuid, MakeError, Making, Settled, State};
+use bowline_host::format::{FsUuid, MakeError, Making, Probed, Settled, State};
 use bowline_host::grow::GrowError;
 use bowline_host::mount::MountError;
 use bowline_host::options::{MountOptions, OptionError, allowed};
@@ -278,8 +278,9 @@ impl ThisNode {
             }
         }
         let volume = &wish.grant.volume;
-        match format::probe(&device.path)? {
-            State::Formatted { fs: found, .. } if found == fs => {}
+        let probed = Probed::new(&device.path)?;
+        match probed.state() {
+            State::Formatted { fs: found, .. } if *found == fs => {}
             State::Formatted { fs: found, .. } => {
                 return Err(Fault::Unsupported(format!(
                     "volume {volume} has a filesystem {found}, and {fs} was asked for; it is not formatted anew"
@@ -298,8 +299,9 @@ impl ThisNode {
                     "volume {volume} was staged, and is blank now; it is left alone"
                 )));
             }
-            State::Blank => return self.make(device, fs, record).map(|()| 0),
+            State::Blank => return self.make(probed, fs, record).map(|()| 0),
         }
+        drop(probed);
         if read_only {
             return Ok(0);
         }
@@ -312,7 +314,7 @@ impl ThisNode {
         Ok(self.host.room_to_grow(&device.path)?)
     }
 
-    fn make(&self, device: &Device, fs: FsType, record: &mut Record) -> Result<(), Fault> {
+    fn make(&self, probed: Probed, fs: FsType, record: &mut Record) -> Result<(), Fault> {
         let mut bytes = [0_u8; 16];
         getrandom::fill(&mut bytes).map_err(|error| Fault::Unreachable(error.to_string()))?;
         // RFC 9562, version 4.
@@ -321,7 +323,7 @@ impl ThisNode {
         let uuid = FsUuid::from_bytes(bytes);
         record.phase = Phase::Making { uuid };
         self.state.save(record)?;
-        self.host.make(&device.path, &Making { fs, uuid }).map_err(|error| make_fault(&error))?;
+        self.host.make_on(probed, &Making { fs, uuid }).map_err(|error| make_fault(&error))?;
         tracing::info!(volume = %record.volume, %fs, "made a filesystem");
         Ok(())
     }
