@@ -59,7 +59,7 @@ impl Metrics {
     }
 
     pub(crate) fn call(&self, rpc: &'static str, code: tonic::Code, seconds: f64) {
-        self.operations.get_or_create(&Call { rpc, code: code_name(code) }).observe(seconds);
+        self.operations.get_or_create(&Call { rpc, code: bowline_csi::code::name(code) }).observe(seconds);
     }
 
     pub(crate) fn room(&self, capacity: &Capacity) {
@@ -72,28 +72,5 @@ impl Metrics {
         for (of, bytes) in rows {
             self.capacity.get_or_create(&Bytes { of }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
-    }
-}
-
-fn code_name(code: tonic::Code) -> &'static str {
-    use tonic::Code;
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
     }
 }

@@ -83,7 +83,7 @@ impl NodeService {
         answer: Result<T, E>,
     ) -> Result<Response<T>, Status> {
         let code = answer.as_ref().map_or_else(Reason::code, |_| Code::Ok);
-        self.node.metrics.operation(rpc, code_name(code), began.elapsed());
+        self.node.metrics.operation(rpc, bowline_csi::code::name(code), began.elapsed());
         answer.map(Response::new).map_err(Into::into)
     }
 }
@@ -103,28 +103,6 @@ const QUESTION: Duration = Duration::from_secs(15);
 /// joined by others.
 fn question_turn(what: &str, volume: &bowline_core::VolumeId) -> String {
     format!("{what} of volume {volume}")
-}
-
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }
 
 /// A path that is not absolute names no place at all, so no volume is there: callers (csi-sanity 5.6) expect

@@ -4,6 +4,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::fmt::Write;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use super::PageQuery;
 use crate::api::Api;
@@ -54,6 +55,10 @@ pub(crate) async fn doctor(State(api): State<Api>) -> Result<Json<Doctor>, Probl
 #[utoipa::path(get, path = "/metrics", tag = "machine", responses(
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub(crate) async fn metrics(State(api): State<Api>) -> Result<Response, Problem> {
+    if let Ok(catalog) = api.catalog() {
+        // The gauges of room are set when somebody asks; a target that does not answer leaves them as they were.
+        let _ = tokio::time::timeout(Duration::from_secs(2), catalog.capacity()).await;
+    }
     let mut text = String::new();
     {
         let registry = api.inner.parts.registry.lock().unwrap_or_else(PoisonError::into_inner);
