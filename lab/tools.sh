@@ -18,6 +18,15 @@ if [ -e "$out/.complete" ]; then
     exit 0
 fi
 
+# One at a time: tests that run side by side ask for the same programs.
+mkdir -p "$cache"
+exec 9>"$cache/$name.lock"
+flock 9
+if [ -e "$out/.complete" ]; then
+    echo "$out"
+    exit 0
+fi
+
 # Debian's Go may be too old to build these, but not to download a newer one: that is a module too, with a checksum.
 wanted=$(sed -n 's/^go //p' "$here/go.mod")
 have=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null | sed 's/^go//' | cut -d ' ' -f 1)
