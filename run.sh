@@ -7,8 +7,9 @@ target=${CARGO_TARGET_DIR:-$cache/target}
 PATH="$PATH:$HOME/.cargo/bin"
 
 echo "run: building (the first time takes some minutes)"
-CARGO_TARGET_DIR=$target cargo build --quiet --locked -p bowline
-bowline=$target/debug/bowline
+# What it uses is not optimised: a newcomer waits for the build, not for Bowline.
+CARGO_TARGET_DIR=$target/run cargo build --quiet --locked -p bowline --config 'profile.dev.package."*".opt-level=0'
+bowline=$target/run/debug/bowline
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/bowline-run-XXXXXX")
 "$bowline" up --data "$scratch" --http 127.0.0.1:0 --node worker-1 --peer worker-2 >"$scratch/log" 2>&1 &
