@@ -40,7 +40,8 @@ until "$bowline" --data "$scratch" volume list >/dev/null 2>&1; do
 done
 
 if [ "$(id -u)" -ne 0 ]; then
-    echo "run: you are not root: volumes can be made, attached and asked about, but not mounted (that needs loop devices and mounts)"
+    echo "run: you are not root: volumes can be made, attached and asked about, but not mounted (that needs loop devices and mounts);"
+    echo "run: and a detach is not confirmed while the machine has loop devices, which only root may look at"
 fi
 cat <<EOF
 
