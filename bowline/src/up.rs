@@ -78,10 +78,32 @@ fn make_private(data: &Path) -> Result<()> {
     }
     let mode = std::fs::metadata(data)?.permissions().mode();
     if mode & 0o077 != 0 {
+        if let Some(other) = anothers(data)? {
+            anyhow::bail!(
+                "{} is open to others and holds {other}, which is not Bowline's; give it a directory of its own with \
+                 --data, or close this one (chmod 700) if nobody else needs it",
+                data.display()
+            );
+        }
         std::fs::set_permissions(data, PermissionsExt::from_mode(mode & !0o077))
             .with_context(|| format!("closing {} to others", data.display()))?;
     }
     Ok(())
+}
+
+/// Something in the directory that is not Bowline's. What a new filesystem holds is nobody's.
+fn anothers(data: &Path) -> Result<Option<String>> {
+    for entry in std::fs::read_dir(data)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let ours = matches!(
+            name.as_str(),
+            "store" | "volumes" | "node" | "api.token" | "bowline.toml" | "lost+found"
+        );
+        if !ours && !name.ends_with(".sock") {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 async fn listen_for_people(config: &Config) -> Result<bowline_web::Server> {
@@ -175,4 +197,31 @@ pub(crate) fn stopped() -> Result<watch::Receiver<bool>> {
 
 pub(crate) async fn until(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stopped| *stopped).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_directory_of_others_is_not_closed_to_them() {
+        for (holds, closed) in [("", true), ("lost+found", true), ("store", true), ("report.pdf", false)] {
+            let place = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).unwrap();
+            if !holds.is_empty() {
+                std::fs::write(place.path().join(holds), "").unwrap();
+            }
+            let answer = make_private(place.path());
+            assert_eq!(answer.is_ok(), closed, "{holds}: {answer:?}");
+            assert_eq!(mode(place.path()), if closed { 0o700 } else { 0o755 }, "{holds}");
+        }
+        let place = tempfile::tempdir().unwrap();
+        make_private(&place.path().join("a/b")).unwrap();
+        assert_eq!(mode(&place.path().join("a/b")), 0o700);
+    }
 }
