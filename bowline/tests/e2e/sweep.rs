@@ -340,12 +340,8 @@ fn named_points() -> BTreeSet<String> {
 
 /// Points that no life passes, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("host.make-read-only.before", "nothing needs it now: a bind mount is read-only before anybody sees it"),
-    ("host.make-read-only.after", "the same"),
     ("host.settle.before", "erases what a mkfs left that was killed in the middle: host/tests/kernel"),
     ("host.settle.after", "the same"),
-    ("host.freeze.before", "the target freezes what is mounted elsewhere too, with points of its own"),
-    ("host.freeze.after", "the same"),
 ];
 
 /// Every death there is in a step: first it is lived through once, to learn the points.

@@ -47,21 +47,6 @@ pub struct Frozen {
     path: PathBuf,
 }
 
-/// Freezes the filesystem mounted at a place.
-pub fn freeze(place: &Place) -> Result<Frozen, FreezeError> {
-    let directory = place.open_directory()?;
-    let path = place.path().to_owned();
-    pass("host.freeze.before");
-    match ioctl::freeze(&directory) {
-        Ok(()) => {
-            pass("host.freeze.after");
-            Ok(Frozen { directory: Some(directory), path })
-        }
-        Err(Errno::BUSY) => Err(FreezeError::Already { path }),
-        Err(error) => Err(FreezeError::Kernel { path, what: "frozen", error: error.into() }),
-    }
-}
-
 /// Thaws what a crash left frozen; says whether it was.
 pub fn thaw(place: &Place) -> Result<bool, FreezeError> {
     let directory = place.open_directory()?;

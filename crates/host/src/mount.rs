@@ -65,12 +65,6 @@ pub enum MountError {
         /// Which device.
         device: PathBuf,
     },
-    /// Nothing is mounted there.
-    #[error("nothing is mounted at {}", path.display())]
-    NotMounted {
-        /// Where.
-        path: PathBuf,
-    },
     /// The kernel said no.
     #[error("{} cannot be {what}: {error}{}", path.display(), because(said))]
     Kernel {
@@ -195,22 +189,6 @@ impl Host {
         let change = attach(&copy, target)?;
         pass("host.bind-device.after");
         Ok(change)
-    }
-
-    /// Makes what is mounted at a place read-only, there and only there.
-    pub fn make_read_only(&self, place: &Place) -> Result<Change, MountError> {
-        let path = place.path();
-        let table = self.mounts()?;
-        let top = table.top(path).ok_or_else(|| MountError::NotMounted { path: path.to_owned() })?;
-        if top.has("ro") {
-            return Ok(Change::Nothing);
-        }
-        let attribute = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
-        pass("host.make-read-only.before");
-        ioctl::set_mount_attributes(place.handle()?, attribute, 0)
-            .map_err(|error| kernel(path, "made read-only", error))?;
-        pass("host.make-read-only.after");
-        Ok(Change::Made)
     }
 
     /// Unmounts every layer at a place. Nothing mounted there is fine.

@@ -79,7 +79,6 @@ impl Fault {
             MountError::Place(error) => Self::place(field, error),
             MountError::Occupied { .. } | MountError::Differs { .. } => Self::Different(said),
             MountError::Writable { .. } => Self::Unsupported(said),
-            MountError::NotMounted { .. } => Self::NotReady(said),
             MountError::Table(_) | MountError::Device(_) | MountError::Kernel { .. } => {
                 Self::Unreachable(said)
             }

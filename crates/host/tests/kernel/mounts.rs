@@ -50,8 +50,8 @@ fn mounted_in_another_way_is_an_error_not_a_yes() {
     }
     lab.host.bind(&stage, &pod, false).unwrap();
     assert!(matches!(lab.host.bind(&stage, &pod, true), Err(MountError::Differs { .. })));
-    assert_eq!(lab.host.make_read_only(&pod).unwrap(), Change::Made);
-    assert_eq!(lab.host.make_read_only(&pod).unwrap(), Change::Nothing);
+    lab.host.unmount(&pod, Unmount::WhenUnused).unwrap();
+    assert_eq!(lab.host.bind(&stage, &pod, true).unwrap(), Change::Made);
     assert_eq!(lab.host.bind(&stage, &pod, true).unwrap(), Change::Nothing);
     std::fs::write(stage.path().join("x"), "the stage is still writable").unwrap();
     assert!(std::fs::write(pod.path().join("x"), "").is_err());

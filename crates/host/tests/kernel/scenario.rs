@@ -5,7 +5,7 @@ use bowline_core::{Epoch, NodeId, VolumeId};
 use bowline_host::check::Checked;
 use bowline_host::command::Programs;
 use bowline_host::format::{FsType, MakeError, State, probe};
-use bowline_host::freeze::{FreezeError, freeze, thaw};
+use bowline_host::freeze::{FreezeError, thaw};
 use bowline_host::loopdev::LoopError;
 use bowline_host::mount::{Change, Unmount};
 use bowline_host::options::MountOptions;
@@ -61,10 +61,11 @@ fn life(fs: FsType) {
         }
         assert_eq!(fs::read_to_string(reader.path().join(format!("data-{round}"))).unwrap(), content);
 
-        let frozen = freeze(&stage).unwrap();
-        assert!(matches!(freeze(&stage), Err(FreezeError::Already { .. })));
+        let mounted = host.mounted(device.number).unwrap().remove(0);
+        let frozen = mounted.freeze().unwrap();
+        assert!(matches!(mounted.freeze(), Err(FreezeError::Already { .. })));
         frozen.thaw().unwrap();
-        drop(freeze(&stage).unwrap());
+        drop(mounted.freeze().unwrap());
         assert!(!thaw(&stage).unwrap(), "a dropped freeze is thawed");
         fs::write(pod.path().join("after"), "thawed").unwrap();
 
