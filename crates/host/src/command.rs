@@ -1,6 +1,8 @@
 //! External programs: mkfs, fsck, resize.
 //!
-//! **Guarantees.** Arguments are a vector, there is no shell. The environment is `PATH` and `LC_ALL=C`. The
+//! **Guarantees.** Arguments are a vector, there is no shell. The environment is `PATH`, `LC_ALL=C` and
+//! `BLKID_FILE=/dev/null`: mkfs.btrfs asks libblkid whether its UUID is free, and libblkid would believe what its file of
+//! all devices said seconds ago, also of a device that was erased since. The
 //! program leads a process group of its own; when its time is over, or when it has ended, the whole group gets
 //! SIGKILL before the leader is reaped, so nothing it started outlives it. Its output is kept up to a bound.
 //!
@@ -159,6 +161,7 @@ impl Programs {
             .env_clear()
             .env("PATH", path.join(OsStr::new(":")))
             .env("LC_ALL", "C")
+            .env("BLKID_FILE", "/dev/null")
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

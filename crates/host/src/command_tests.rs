@@ -8,10 +8,11 @@ const LONG: Duration = Duration::from_mins(1);
 const NONE: &[&str] = &[];
 
 #[test]
-fn a_program_sees_only_its_path_and_locale() {
+fn a_program_sees_only_its_path_its_locale_and_no_list_of_devices() {
     let said = programs(LONG).run("env", NONE).unwrap().stdout;
     let names: Vec<_> = said.lines().filter_map(|line| line.split_once('=')).collect();
-    assert_eq!(names.len(), 2, "{said}");
+    assert_eq!(names.len(), 3, "{said}");
+    assert!(names.contains(&("BLKID_FILE", "/dev/null")), "{said}");
     assert!(names.contains(&("LC_ALL", "C")) && names.iter().any(|(name, _)| *name == "PATH"), "{said}");
 }
 

@@ -8,12 +8,12 @@ use bowline_host::format::{FsType, FsUuid, MakeError, Making, Settled, State, Un
 use bowline_host::mount::{Change, Unmount};
 use bowline_host::options::MountOptions;
 use bowline_host::usage::usage;
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What interrupted makings left behind.
 #[derive(Debug, Default)]
@@ -69,20 +69,20 @@ fn killed_at_every_length(fs: FsType) {
 /// Lets the disk under the device fill up a little later each time: some of mkfs's writes are lost, at random.
 fn out_of_room_at_every_length(fs: FsType) {
     let Some(lab) = Lab::new(&[fs]) else { return };
-    let disk = lab.path("disk");
-    std::fs::create_dir(&disk).unwrap();
-    rustix::mount::mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), Some(c"size=16k")).unwrap();
-    let resize = |kib: u64| {
-        let size = CString::new(format!("size={kib}k")).unwrap();
-        rustix::mount::mount_remount(&disk, MountFlags::empty(), size.as_c_str()).unwrap();
-    };
+    let size = |kib: u64| CString::new(format!("size={kib}k")).unwrap();
     let mut left = Left::default();
     for step in 0..100 {
-        resize(16 + 128 * step * step);
-        let device = lab.device("disk/volume", smallest(fs));
+        // Another disk each time: a file that is removed and detached may be open in the kernel a moment longer, and a
+        // tmpfs does not shrink below what it holds.
+        let name = format!("disk-{step}");
+        let disk = lab.path(&name);
+        std::fs::create_dir(&disk).unwrap();
+        let small = size(16 + 128 * step * step);
+        rustix::mount::mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), Some(small.as_c_str())).unwrap();
+        let device = lab.device(&format!("{name}/volume"), smallest(fs));
         let making = making(fs);
         let made = lab.host.make(&device.path, &making);
-        resize(400 << 10);
+        rustix::mount::mount_remount(&disk, MountFlags::empty(), size(400 << 10).as_c_str()).unwrap();
         if made.is_ok() {
             assert_eq!(
                 lab.host.settle(&device.path, &making).unwrap(),
@@ -93,7 +93,7 @@ fn out_of_room_at_every_length(fs: FsType) {
         }
         left.settle(&lab, &device.path, &making);
         lab.host.detach(device.backing, &device.tag.unwrap()).unwrap();
-        std::fs::remove_file(lab.path("disk/volume")).unwrap();
+        rustix::mount::unmount(&disk, UnmountFlags::DETACH).unwrap();
     }
     assert!(left.blank + left.unclear + left.broken > 0, "{fs}: {left:?}: not one of them was out of room");
 }
@@ -126,6 +126,24 @@ fn an_xfs_whose_mkfs_was_killed_is_not_taken_for_formatted() {
 #[test]
 fn a_btrfs_whose_mkfs_was_killed_is_not_taken_for_formatted() {
     killed_at_every_length(FsType::Btrfs);
+}
+
+#[test]
+fn a_uuid_that_another_program_saw_before_it_was_erased_is_free_again() {
+    let Some(lab) = Lab::new(&[FsType::Btrfs]) else { return };
+    let device = lab.device("volume", smallest(FsType::Btrfs));
+    let making = making(FsType::Btrfs);
+    // The machine's list of devices, for this test's programs only: the device with the UUID, seen a moment ago.
+    std::fs::create_dir_all("/run/blkid").unwrap();
+    rustix::mount::mount("tmpfs", "/run/blkid", "tmpfs", MountFlags::empty(), None).unwrap();
+    let number = std::fs::metadata(&device.path).unwrap().rdev();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let (path, uuid) = (device.path.display(), making.uuid);
+    let seen = format!(
+        "<device DEVNO=\"{number:#06x}\" TIME=\"{now:.6}\" UUID=\"{uuid}\" TYPE=\"btrfs\">{path}</device>\n"
+    );
+    std::fs::write("/run/blkid/blkid.tab", seen).unwrap();
+    lab.host.make(&device.path, &making).unwrap();
 }
 
 fn overwrite(device: &Path, at: u64, bytes: &[u8]) {
