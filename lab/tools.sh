@@ -11,7 +11,9 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/bowline/tools
 # Progress goes to stderr: stdout is the answer.
 say() { printf 'lab: %s\n' "$*" >&2; }
 
-key=$(cat "$here/go.mod" "$here/go.sum" | sha256sum | cut -c 1-16)
+# What a program says of its version, where it takes that from its linker.
+flags=$(cat "$here/ldflags" 2>/dev/null || :)
+key=$({ cat "$here/go.mod" "$here/go.sum" && echo "$flags"; } | sha256sum | cut -c 1-16)
 out=$cache/$name-$key
 if [ -e "$out/.complete" ]; then
     echo "$out"
@@ -48,7 +50,7 @@ rm -rf "$out.new"
 mkdir -p "$out.new"
 packages=$(sed -n 's/^[[:space:]]*_ "\(.*\)"$/\1/p' "$here/tools.go")
 # shellcheck disable=SC2086 # a list of words
-(cd "$here" && GOTOOLCHAIN=local GOFLAGS= "$go" build -mod=readonly -trimpath -ldflags "-s -w" -o "$out.new/" $packages) >&2
+(cd "$here" && GOTOOLCHAIN=local GOFLAGS= "$go" build -mod=readonly -trimpath -ldflags "-s -w $flags" -o "$out.new/" $packages) >&2
 touch "$out.new/.complete"
 rm -rf "$out"
 mv "$out.new" "$out"

@@ -12,7 +12,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bowline-core", &[]),
     ("bowline-failpoint", &[]),
     ("bowline-host", &["bowline-core", "bowline-failpoint"]),
-    ("bowline-store", &["bowline-core"]),
+    ("bowline-api", &["bowline-core"]),
+    ("bowline-store", &["bowline-api", "bowline-core"]),
     ("bowline-csi", &["bowline-core"]),
     // The adapters of storage on this very machine use its kernel.
     ("bowline-target", &["bowline-core", "bowline-failpoint", "bowline-host"]),
@@ -22,10 +23,24 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["bowline-core", "bowline-csi", "bowline-engine", "bowline-store", "bowline-target"],
     ),
     ("bowline-node", &["bowline-core", "bowline-csi", "bowline-failpoint", "bowline-host", "bowline-target"]),
+    (
+        "bowline-cluster",
+        &[
+            "bowline-api",
+            "bowline-controller",
+            "bowline-core",
+            "bowline-csi",
+            "bowline-engine",
+            "bowline-store",
+            "bowline-target",
+        ],
+    ),
     ("bowline-web", &["bowline-controller", "bowline-core", "bowline-csi", "bowline-engine"]),
     (
         "bowline",
         &[
+            "bowline-api",
+            "bowline-cluster",
             "bowline-controller",
             "bowline-core",
             "bowline-csi",
@@ -42,6 +57,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "xtask",
         &[
+            "bowline-api",
             "bowline-core",
             "bowline-csi",
             "bowline-engine",
@@ -57,7 +73,7 @@ const CORE_USES: &[&str] = &["jiff", "serde", "sha2", "thiserror"];
 
 /// What only some crates may use, because only they have business with it.
 const ONLY_IN: &[(&str, &[&str])] = &[
-    ("kube", &["bowline-api", "bowline-store", "bowline-controller"]),
+    ("kube", &["bowline", "bowline-api", "bowline-cluster", "bowline-store", "bowline-testkit", "xtask"]),
     ("redb", &["bowline-store", "xtask"]),
     ("russh", &["bowline-target"]),
     ("rustix", &["bowline-host", "bowline-mounter"]),

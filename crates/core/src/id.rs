@@ -146,28 +146,46 @@ id! {
     GroupSnapshotId, "group snapshot id", 128
 }
 
-/// The place that a caller's name for a volume (or a snapshot, or a group) has in a store: a digest of the name. What
+/// The place that a caller's name for a volume (or a snapshot, or a group) has in a store: the name, or a digest of it. What
 /// is made under the name gets an id that begins with it, so that one compare-and-swap on one record decides who
 /// has the name, the record is found from the name and from the id alike, and no index stands beside it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(String);
 
 impl Slot {
-    /// How many hexadecimal digits of the digest are kept: 96 bits.
+    /// How many hexadecimal digits of a digest are kept: 96 bits.
     const DIGITS: usize = 24;
+    /// How long a name may be that is its own place: what is made from it stays a name in Kubernetes, too.
+    const LONGEST: usize = 63;
 
-    /// The place of a name.
+    /// The place of a name: the name itself if it is a plain one (small letters, digits and dashes), else a digest of it.
     pub fn of_name(name: &str) -> Self {
+        if Self::is_plain(name) && !Self::is_digest(name) {
+            return Self(name.to_owned());
+        }
         let digest = Sha256::digest(name.as_bytes());
         Self(digest.iter().take(Self::DIGITS / 2).map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// The place of an id that was made by [`Slot::id`]; `None` for any other text.
     pub fn of_id(id: &str) -> Option<Self> {
-        let (slot, unique) = id.split_once('-')?;
-        let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let fits = slot.len() == Self::DIGITS && unique.len() == 8 && is_hex(slot) && is_hex(unique);
+        let (slot, unique) = id.rsplit_once('-')?;
+        let fits = Self::is_plain(slot) && unique.len() == 8 && unique.bytes().all(Self::is_hex);
         fits.then(|| Self(slot.to_owned()))
+    }
+
+    fn is_plain(text: &str) -> bool {
+        let plain = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'-');
+        let fits = !text.is_empty() && text.len() <= Self::LONGEST && text.bytes().all(plain);
+        fits && !text.starts_with('-') && !text.ends_with('-')
+    }
+
+    fn is_digest(text: &str) -> bool {
+        text.len() == Self::DIGITS && text.bytes().all(Self::is_hex)
+    }
+
+    fn is_hex(byte: u8) -> bool {
+        matches!(byte, b'0'..=b'9' | b'a'..=b'f')
     }
 
     /// An id for what is made here now. `unique` makes it differ from what was made and deleted under the same name
@@ -206,16 +224,26 @@ mod tests {
 
     #[test]
     fn a_slot_is_found_from_the_name_and_from_the_id() {
-        let slot = Slot::of_name("pvc-1");
-        assert_ne!(slot, Slot::of_name("pvc-2"));
-        let id = VolumeId::new(slot.id(0xab)).unwrap();
-        assert_eq!(Slot::of_id(id.as_str()), Some(slot.clone()));
-        assert_ne!(slot.id(1), slot.id(2));
-        for other in
-            ["", "pvc-1", "-", &slot.id(1)[1..], &format!("{}0", slot.id(1)), &slot.id(0xab).to_uppercase()]
-        {
+        let (long, digest) = ("x".repeat(64), "0123456789abcdef01234567");
+        let names = ["pvc-1", "a", "0", "PVC-1", "a b", "ä", "-a", "a-", "a.b", "db-000000ab", &long, digest];
+        let mut slots = std::collections::BTreeSet::new();
+        for name in names {
+            let slot = Slot::of_name(name);
+            let id = VolumeId::new(slot.id(0xab)).unwrap();
+            assert_eq!(Slot::of_id(id.as_str()), Some(slot.clone()), "{name}");
+            assert_ne!(slot.id(1), slot.id(2));
+            let plain = matches!(name, "pvc-1" | "a" | "0" | "db-000000ab");
+            assert_eq!(slot.as_str() == name, plain, "{name}: {slot:?}");
+            assert!(slots.insert(slot), "{name}: its place is taken");
+        }
+        for other in ["", "pvc-1", "-", "-000000ab", "pvc-1-000000aB", "pvc-1-00000ab", "pvc_1-000000ab"] {
             assert_eq!(Slot::of_id(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn what_is_made_under_a_plain_name_shows_it() {
+        assert_eq!(Slot::of_name("pvc-1").id(0xab), "pvc-1-000000ab");
     }
 
     #[test]

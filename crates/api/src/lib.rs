@@ -1,0 +1,1 @@
+//! The kinds that Bowline has in Kubernetes, and the keys it uses there.

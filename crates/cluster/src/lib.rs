@@ -1,0 +1,1 @@
+//! What surrounds the engine in Kubernetes: lease, attacher, nodes, wishes of people, adoption.
