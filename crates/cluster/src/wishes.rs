@@ -1,0 +1,321 @@
+//! What people write into `spec`, made true: a Volume that has no record yet is made, one whose size was raised is grown,
+//! one that was deleted is deleted; a Snapshot likewise; a ticket in `spec.attachmentTickets` is filed, and one that was
+//! taken out is withdrawn.
+//!
+//! **Flow.** What to do follows from the object alone ([`volume`], [`snapshot`]: pure); the catalog does it, and it is the
+//! catalog that remembers how far it came. What cannot be done is said in an event on the object and tried again later.
+//!
+//! What can be changed about a volume later (`settings`) is changed by CSI or the command line: a spec that was written
+//! once must not undo what somebody asked for since.
+//!
+//! **Guarantees.** An object that was deleted is kept by its finalizer until the catalog has deleted what it stands for; a
+//! volume that somebody has is not deleted. A ticket is withdrawn only when the object itself, read just now, does not have it.
+
+use bowline_api::{Snapshot, Volume, VolumeAttachment};
+use bowline_controller::{Catalog, NewVolume, Settings, Source, Use};
+use bowline_core::{MigrationTimeout, Owner, Slot, SnapshotId, TicketId, Timestamp, VolumeId};
+use bowline_csi::Name;
+use bowline_engine::{Patience, Withdrawal};
+use futures::StreamExt;
+use kube::runtime::controller::Action;
+use kube::runtime::events::{Event, EventType, Recorder};
+use kube::runtime::{Controller, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one order is waited for; it goes on after that, and the next look joins it.
+const WAIT: Duration = Duration::from_secs(30);
+/// When something that could not be done is tried again.
+const AGAIN: Duration = Duration::from_secs(30);
+/// Before the owner of a ticket that stands in a spec.
+const OWNER: &str = "spec.attachmentTickets of VolumeAttachment ";
+
+/// What an object's spec asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wish {
+    /// All is as it says.
+    Nothing,
+    Make(NewVolume),
+    Grow(VolumeId, u64),
+    Delete(VolumeId),
+    Take(Name, String),
+    DeleteSnapshot(SnapshotId),
+    /// It was deleted before anything was made.
+    Forget,
+}
+
+/// Why a wish was not granted.
+#[derive(Debug, thiserror::Error)]
+enum WishFailure {
+    /// A field that cannot be so.
+    #[error("{0}")]
+    Field(String),
+    /// The catalog.
+    #[error("{0}")]
+    Catalog(String),
+    /// The API server.
+    #[error(transparent)]
+    Api(#[from] Box<kube::Error>),
+}
+
+fn field(name: &str, error: impl Display) -> WishFailure {
+    WishFailure::Field(format!("{name}: {error}"))
+}
+
+fn refused(error: impl Display) -> WishFailure {
+    WishFailure::Catalog(error.to_string())
+}
+
+struct Context {
+    client: Client,
+    catalog: Catalog,
+    recorder: Recorder,
+}
+
+/// Grants wishes until it is dropped. Only the leader runs this.
+pub async fn run(client: Client, catalog: Catalog, recorder: Recorder) {
+    let context = Arc::new(Context { client: client.clone(), catalog, recorder });
+    let config = || watcher::Config::default().page_size(500);
+    let volumes = Controller::new(Api::<Volume>::all(client.clone()), config())
+        .run(grant_volume, again, Arc::clone(&context))
+        .for_each(|_| std::future::ready(()));
+    let snapshots = Controller::new(Api::<Snapshot>::all(client.clone()), config())
+        .run(grant_snapshot, again, Arc::clone(&context))
+        .for_each(|_| std::future::ready(()));
+    let tickets = Controller::new(Api::<VolumeAttachment>::all(client), config())
+        .run(grant_tickets, again, context)
+        .for_each(|_| std::future::ready(()));
+    futures::future::join3(volumes, snapshots, tickets).await;
+}
+
+fn again<K>(_: Arc<K>, _: &WishFailure, _: Arc<Context>) -> Action {
+    Action::requeue(AGAIN)
+}
+
+impl Context {
+    /// Says on the object why its wish is not granted.
+    async fn tell<K>(&self, object: &K, reason: &str, failure: &WishFailure)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.to_owned(),
+            note: Some(failure.to_string().chars().take(1000).collect()),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
+            tracing::warn!(object = %object.name_any(), %error, "an event was not written");
+        }
+    }
+
+    async fn grant(&self, wish: Wish) -> Result<(), WishFailure> {
+        match wish {
+            Wish::Nothing | Wish::Forget => Ok(()),
+            Wish::Make(order) => self.catalog.create_volume(order, WAIT).await.map(drop).map_err(refused),
+            Wish::Grow(id, to) => self.catalog.grow_volume(&id, to, None, WAIT).await.map(drop).map_err(refused),
+            Wish::Delete(id) => self.catalog.delete_volume(&id, WAIT).await.map_err(refused),
+            Wish::Take(name, volume) => {
+                let volume = self.catalog.find_volume(&volume).await.map_err(|error| field("spec.volume", error))?;
+                self.catalog.create_snapshot(name, &volume.id, WAIT).await.map(drop).map_err(refused)
+            }
+            Wish::DeleteSnapshot(id) => self.catalog.delete_snapshot(&id, WAIT).await.map_err(refused),
+        }
+    }
+}
+
+async fn grant_volume(object: Arc<Volume>, context: Arc<Context>) -> Result<Action, WishFailure> {
+    let done = match volume(&object) {
+        Ok(Wish::Forget) => release(&context.client, &*object).await,
+        Ok(wish) => context.grant(wish).await,
+        Err(failure) => Err(failure),
+    };
+    if let Err(failure) = &done {
+        context.tell(&*object, "VolumeNotAsWished", failure).await;
+    }
+    done.map(|()| Action::await_change())
+}
+
+async fn grant_snapshot(object: Arc<Snapshot>, context: Arc<Context>) -> Result<Action, WishFailure> {
+    let done = match snapshot(&object) {
+        Ok(Wish::Forget) => release(&context.client, &*object).await,
+        Ok(wish) => context.grant(wish).await,
+        Err(failure) => Err(failure),
+    };
+    if let Err(failure) = &done {
+        context.tell(&*object, "SnapshotNotAsWished", failure).await;
+    }
+    done.map(|()| Action::await_change())
+}
+
+/// Lets go of an object that was deleted before it had a record.
+async fn release<K>(client: &Client, object: &K) -> Result<(), WishFailure>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::Serialize
+        + serde::de::DeserializeOwned,
+{
+    let finalizers: Vec<&String> =
+        object.finalizers().iter().filter(|one| *one != bowline_api::keys::FINALIZER).collect();
+    let patch = serde_json::json!({ "metadata": {
+        "finalizers": finalizers,
+        "resourceVersion": object.resource_version(),
+    }});
+    let api: Api<K> = Api::all(client.clone());
+    match api.patch(&object.name_any(), &Default::default(), &kube::api::Patch::Merge(patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Box::new(error).into()),
+    }
+}
+
+/// Whether the object's name is the place of what it was asked for as.
+fn placed(object: &str, name: &str) -> Result<Name, WishFailure> {
+    let place = Slot::of_name(name);
+    if place.as_str() != object {
+        let error = format!("an object for {name:?} must be named {}", place.as_str());
+        return Err(field("metadata.name", error));
+    }
+    name.parse::<Name>().map_err(|error| field("spec.name", error))
+}
+
+/// Whether Bowline itself made the object, for somebody who asked it to: it comes with the finalizer, and its record follows.
+fn is_being_made(object: &impl ResourceExt) -> bool {
+    object.finalizers().iter().any(|one| one == bowline_api::keys::FINALIZER)
+}
+
+/// What a Volume asks for.
+fn volume(object: &Volume) -> Result<Wish, WishFailure> {
+    let deleted = object.metadata.deletion_timestamp.is_some();
+    let status = object.status.clone().unwrap_or_default();
+    if status.record_version.is_none() {
+        return match (deleted, is_being_made(object)) {
+            (true, _) => Ok(Wish::Forget),
+            (false, true) => Ok(Wish::Nothing),
+            (false, false) => new_volume(object).map(Wish::Make),
+        };
+    }
+    let id = VolumeId::new(&status.id).map_err(|error| field("status.id", error))?;
+    if deleted {
+        return Ok(Wish::Delete(id));
+    }
+    let wanted = object.spec.bytes().map_err(|error| field("spec.size", error))?;
+    if status.size.is_some_and(|size| wanted > size) && status.phase == "Ready" {
+        return Ok(Wish::Grow(id, wanted));
+    }
+    Ok(Wish::Nothing)
+}
+
+fn settings(wanted: &bowline_api::VolumeSettings) -> Result<Settings, WishFailure> {
+    let migratable = wanted
+        .migratable
+        .map(|seconds| {
+            let seconds = u32::try_from(seconds).map_err(|error| field("spec.settings.migratable", error))?;
+            MigrationTimeout::new(seconds).map_err(|error| field("spec.settings.migratable", error))
+        })
+        .transpose()?;
+    Ok(Settings { migratable, deletion_protection: wanted.deletion_protection, discard: wanted.discard })
+}
+
+fn new_volume(object: &Volume) -> Result<NewVolume, WishFailure> {
+    let spec = &object.spec;
+    let uses = spec.uses.iter().map(|wanted| {
+        Ok(Use {
+            access: wanted.access.parse().map_err(|error| field("spec.uses[].access", error))?,
+            content: wanted.content.parse().map_err(|error| field("spec.uses[].content", error))?,
+        })
+    });
+    let uses: Vec<Use> = uses.collect::<Result<_, WishFailure>>()?;
+    let default = || Use {
+        access: bowline_core::AccessMode::SingleNodeWriter,
+        content: bowline_core::Content::Filesystem,
+    };
+    let source = spec.source.as_ref().map(|source| match (&source.snapshot, &source.volume) {
+        (Some(id), None) => {
+            SnapshotId::new(id).map(Source::Snapshot).map_err(|error| field("spec.source.snapshot", error))
+        }
+        (None, Some(id)) => VolumeId::new(id).map(Source::Volume).map_err(|error| field("spec.source.volume", error)),
+        _ => Err(field("spec.source", "is a snapshot or a volume, one of them")),
+    });
+    Ok(NewVolume {
+        name: placed(&object.name_any(), &spec.name)?,
+        required: Some(spec.bytes().map_err(|error| field("spec.size", error))?),
+        limit: None,
+        fs: spec.fs.as_deref().map(str::parse).transpose().map_err(|error| field("spec.fs", error))?,
+        uses: if uses.is_empty() { vec![default()] } else { uses },
+        source: source.transpose()?,
+        settings: settings(&spec.settings)?,
+    })
+}
+
+/// What a Snapshot asks for.
+fn snapshot(object: &Snapshot) -> Result<Wish, WishFailure> {
+    let deleted = object.metadata.deletion_timestamp.is_some();
+    let status = object.status.clone().unwrap_or_default();
+    if status.record_version.is_some() {
+        let id = SnapshotId::new(&status.id).map_err(|error| field("status.id", error))?;
+        return Ok(if deleted { Wish::DeleteSnapshot(id) } else { Wish::Nothing });
+    }
+    if deleted {
+        return Ok(Wish::Forget);
+    }
+    if is_being_made(object) {
+        return Ok(Wish::Nothing);
+    }
+    Ok(Wish::Take(placed(&object.name_any(), &object.spec.name)?, object.spec.volume.clone()))
+}
+
+/// The owner of a ticket that stands in a spec.
+fn owner(object: &str) -> Owner {
+    Owner::ObjectGone { object: format!("{OWNER}{object}") }
+}
+
+async fn grant_tickets(object: Arc<VolumeAttachment>, context: Arc<Context>) -> Result<Action, WishFailure> {
+    let done = file_tickets(&object, &context).await;
+    if let Err(failure) = &done {
+        context.tell(&*object, "TicketNotFiled", failure).await;
+    }
+    done.map(|()| Action::await_change())
+}
+
+async fn file_tickets(object: &VolumeAttachment, context: &Context) -> Result<(), WishFailure> {
+    let name = object.name_any();
+    let id = VolumeId::new(&name).map_err(|error| field("metadata.name", error))?;
+    let mine = owner(&name);
+    let filed: Vec<TicketId> = match context.catalog.view(&id).await {
+        Ok(view) => view.ledger.tickets().values().filter(|one| one.owner == mine).map(|one| one.id.clone()).collect(),
+        // Nothing is known of it yet: what it asks for is filed when it is.
+        Err(_) if object.spec.attachment_tickets.is_empty() => return Ok(()),
+        Err(error) => return Err(refused(error)),
+    };
+    for (key, wish) in &object.spec.attachment_tickets {
+        let ticket = wish.ticket(key, mine.clone(), Timestamp::now()).map_err(refused)?;
+        // It waits as long as it stands there: what becomes of it is told by its verdict.
+        context.catalog.attach(&id, ticket, Patience::Wait, Duration::ZERO).await.map_err(refused)?;
+    }
+    let gone: Vec<TicketId> =
+        filed.into_iter().filter(|id| !object.spec.attachment_tickets.contains_key(id.as_str())).collect();
+    if gone.is_empty() {
+        return Ok(());
+    }
+    // What was watched may be old: only the object itself proves that a wish was taken back.
+    let api: Api<VolumeAttachment> = Api::all(context.client.clone());
+    let now = api.get_opt(&name).await.map_err(Box::new)?;
+    for ticket in gone {
+        if now.as_ref().is_some_and(|object| object.spec.attachment_tickets.contains_key(ticket.as_str())) {
+            continue;
+        }
+        let withdrawal = Withdrawal { ticket: Some(ticket), ..Withdrawal::default() };
+        context.catalog.detach(&id, withdrawal, Duration::ZERO).await.or_else(|error| {
+            // It is withdrawn, and the node is on its way out.
+            tracing::info!(volume = %id, %error, "a wish was taken back");
+            Ok::<_, WishFailure>(())
+        })?;
+    }
+    Ok(())
+}
