@@ -1,0 +1,279 @@
+//! Which targets there are, and the connections to their agents.
+//!
+//! **Flow.** Every node that runs an agent offers its own files: for each of these pods that is ready, a Target object is
+//! written. Every Target object, whoever wrote it, is connected, and told to the catalog; one whose address changed is
+//! connected anew. What is known of it is in its status.
+//!
+//! **Guarantees.** A target is only ever the one of its name: an agent that says it is another is refused. A Target that was
+//! deleted stays, by its finalizer, as long as there is a volume or a snapshot on it.
+
+use bowline_api::{Condition, Target, TargetSpec, TargetStatus};
+use bowline_controller::Catalog;
+use bowline_core::{TargetId, Timestamp};
+use bowline_target::Provision;
+use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::runtime::events::{Event, EventType, Recorder};
+use kube::runtime::{Controller, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Which pods of the controller's namespace run an agent beside them.
+const PODS: &str = "app.kubernetes.io/name=bowline,app.kubernetes.io/component=node";
+/// The container that is the agent, and its port.
+const CONTAINER: &str = "target";
+const PORT: &str = "agent";
+const MANAGER: &str = "bowline-controller";
+/// How often what is known of a target is looked at again.
+const LOOK: Duration = Duration::from_secs(30);
+/// When a connection that did not come about is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What is needed to find and to reach agents.
+pub struct Parts {
+    /// The API server.
+    pub client: Client,
+    /// Where the agents of nodes run.
+    pub namespace: String,
+    /// Whom to tell.
+    pub catalog: Catalog,
+    /// What to show to agents, and whom to trust.
+    pub tls: TlsFiles,
+    /// Where events go.
+    pub recorder: Recorder,
+}
+
+struct Context {
+    parts: Parts,
+    /// Under which address each target is connected.
+    connected: Mutex<HashMap<TargetId, (String, Arc<AgentClient>)>>,
+}
+
+/// Why a target is not as its object says.
+#[derive(Debug, thiserror::Error)]
+enum TargetFailure {
+    /// The object itself.
+    #[error("{0}")]
+    Field(String),
+    /// The agent.
+    #[error(transparent)]
+    Connect(#[from] bowline_target::agent::ConnectError),
+    /// It still has something.
+    #[error("it is not forgotten: {0}")]
+    InUse(String),
+    /// The API server.
+    #[error(transparent)]
+    Api(#[from] Box<kube::Error>),
+}
+
+/// Keeps targets connected until it is dropped. Only the leader runs this.
+pub async fn run(parts: Parts) {
+    let (client, namespace) = (parts.client.clone(), parts.namespace.clone());
+    let context = Arc::new(Context { parts, connected: Mutex::default() });
+    let pods = Controller::new(
+        Api::<Pod>::namespaced(client.clone(), &namespace),
+        watcher::Config::default().labels(PODS),
+    )
+    .run(offer, |_, _, _| Action::requeue(AGAIN), Arc::clone(&context))
+    .for_each(|_| std::future::ready(()));
+    let targets = Controller::new(Api::<Target>::all(client), watcher::Config::default())
+        .run(keep, |_, _, _| Action::requeue(AGAIN), context)
+        .for_each(|_| std::future::ready(()));
+    futures::future::join(pods, targets).await;
+}
+
+/// The target that a node's own agent serves.
+pub fn of_node(node: &str) -> String {
+    format!("file-{node}")
+}
+
+/// What the agent in a pod offers; nothing while it is not ready.
+fn offered(pod: &Pod) -> Option<Target> {
+    let status = pod.status.as_ref()?;
+    let ready = status.container_statuses.iter().flatten().any(|one| one.name == CONTAINER && one.ready);
+    let spec = pod.spec.as_ref()?;
+    let container = spec.containers.iter().find(|one| one.name == CONTAINER)?;
+    let port = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(PORT))?;
+    let (node, address) = (spec.node_name.as_ref()?, status.pod_ip.as_ref().filter(|_| ready)?);
+    let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+    let mut target = Target::new(
+        &of_node(node),
+        TargetSpec {
+            kind: bowline_api::TargetKind::File,
+            address: format!("{address}:{}", port.container_port),
+            topology: BTreeMap::from([(bowline_api::keys::TOPOLOGY_HOST.to_owned(), node.clone())]),
+            drain: false,
+        },
+    );
+    target.metadata.labels = Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())]));
+    Some(target)
+}
+
+async fn offer(pod: Arc<Pod>, context: Arc<Context>) -> Result<Action, TargetFailure> {
+    if let Some(target) = offered(&pod) {
+        let api: Api<Target> = Api::all(context.parts.client.clone());
+        api.patch(&target.name_any(), &PatchParams::apply(MANAGER).force(), &Patch::Apply(&target))
+            .await
+            .map_err(Box::new)?;
+    }
+    Ok(Action::await_change())
+}
+
+async fn keep(target: Arc<Target>, context: Arc<Context>) -> Result<Action, TargetFailure> {
+    let kept = if target.metadata.deletion_timestamp.is_some() {
+        context.forget(&target).await.map(|()| Action::await_change())
+    } else {
+        context.connect(&target).await.map(|()| Action::requeue(LOOK))
+    };
+    if let Err(failure) = &kept {
+        context.tell(&target, failure).await;
+    }
+    kept
+}
+
+fn id(target: &Target) -> Result<TargetId, TargetFailure> {
+    TargetId::new(target.name_any()).map_err(|error| TargetFailure::Field(format!("metadata.name: {error}")))
+}
+
+impl Context {
+    async fn connect(&self, target: &Target) -> Result<(), TargetFailure> {
+        let id = id(target)?;
+        self.finalizer(target, true).await?;
+        let held = self.connected.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        let agent = match held.filter(|(address, _)| *address == target.spec.address) {
+            Some((_, agent)) => agent,
+            None => {
+                let address = target.spec.address.clone();
+                let place = Place::Tls { address: address.clone(), files: self.parts.tls.clone() };
+                let agent = Arc::new(AgentClient::connect(place, Some(&id), ClientSettings::default()).await?);
+                tracing::info!(target = %id, %address, "connected");
+                self.parts.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await;
+                let mut connected = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
+                connected.insert(id, (address, Arc::clone(&agent)));
+                agent
+            }
+        };
+        self.show(target, &agent).await
+    }
+
+    /// Writes what is known of a target, if it is not what its object says already.
+    async fn show(&self, target: &Target, agent: &AgentClient) -> Result<(), TargetFailure> {
+        let (capacity, answers) = match agent.capacity().await {
+            Ok(capacity) => (Some(capacity), Ok(())),
+            Err(error) => (None, Err(error.to_string())),
+        };
+        let before = target.status.clone().unwrap_or_default();
+        let shown = |bytes: fn(&bowline_target::Capacity) -> u64, before: &str| {
+            capacity.as_ref().map_or_else(|| before.to_owned(), |one| bowline_api::size_for_people(bytes(one)))
+        };
+        let status = TargetStatus {
+            capacity: shown(|one| one.total, &before.capacity),
+            free: shown(|one| one.available, &before.free),
+            version: agent.version().to_owned(),
+            conditions: Condition::update(
+                &before.conditions,
+                TargetStatus::REACHABLE,
+                answers.is_ok(),
+                if answers.is_ok() { "Answers" } else { "Silent" },
+                &answers.err().unwrap_or_else(|| "Its agent answers.".to_owned()),
+                Timestamp::now(),
+            ),
+            ..before.clone()
+        };
+        if status == before {
+            return Ok(());
+        }
+        let api: Api<Target> = Api::all(self.parts.client.clone());
+        let patch = serde_json::json!({ "status": status });
+        api.patch_status(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map_err(Box::new)?;
+        Ok(())
+    }
+
+    async fn forget(&self, target: &Target) -> Result<(), TargetFailure> {
+        let id = id(target)?;
+        self.parts.catalog.remove_target(&id).await.map_err(|error| TargetFailure::InUse(error.to_string()))?;
+        self.connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        tracing::info!(target = %id, "forgotten");
+        self.finalizer(target, false).await
+    }
+
+    /// Puts the finalizer on, or takes it off.
+    async fn finalizer(&self, target: &Target, wanted: bool) -> Result<(), TargetFailure> {
+        let ours = bowline_api::keys::FINALIZER;
+        if target.finalizers().iter().any(|one| one == ours) == wanted {
+            return Ok(());
+        }
+        let mut finalizers: Vec<&str> =
+            target.finalizers().iter().map(String::as_str).filter(|one| *one != ours).collect();
+        if wanted {
+            finalizers.push(ours);
+        }
+        let patch = serde_json::json!({ "metadata": {
+            "finalizers": finalizers, "resourceVersion": target.resource_version(),
+        }});
+        let api: Api<Target> = Api::all(self.parts.client.clone());
+        match api.patch(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+            // Changed since: the change comes here by itself.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            other => other.map(drop).map_err(|error| Box::new(error).into()),
+        }
+    }
+
+    async fn tell(&self, target: &Target, failure: &TargetFailure) {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "TargetNotConnected".to_owned(),
+            note: Some(failure.to_string().chars().take(1000).collect()),
+            action: "Connect".to_owned(),
+            secondary: None,
+        };
+        tracing::warn!(target = %target.name_any(), error = %failure, "a target is not as its object says");
+        if let Err(error) = self.parts.recorder.publish(&event, &target.object_ref(&())).await {
+            tracing::warn!(target = %target.name_any(), %error, "an event was not written");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(ready: bool, address: &str, container: &str) -> Pod {
+        serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "bowline-node-x1" },
+            "spec": { "nodeName": "worker-1", "containers": [
+                { "name": "node" },
+                { "name": container, "ports": [{ "name": "agent", "containerPort": 8470 }] },
+            ]},
+            "status": { "podIP": address, "containerStatuses": [
+                { "name": "node", "ready": true, "image": "", "imageID": "", "restartCount": 0 },
+                { "name": container, "ready": ready, "image": "", "imageID": "", "restartCount": 0 },
+            ]},
+        }))
+        .unwrap_or_default()
+    }
+
+    #[test]
+    fn only_an_agent_that_is_ready_offers_its_target() {
+        let rows = [
+            (pod(true, "10.0.0.7", "target"), Some("10.0.0.7:8470")),
+            (pod(true, "fd00::7", "target"), Some("[fd00::7]:8470")),
+            (pod(false, "10.0.0.7", "target"), None),
+            (pod(true, "10.0.0.7", "other"), None),
+            (Pod::default(), None),
+        ];
+        for (pod, address) in rows {
+            let target = offered(&pod);
+            assert_eq!(target.as_ref().map(|one| one.spec.address.as_str()), address);
+            if let Some(target) = target {
+                assert_eq!(target.name_any(), "file-worker-1");
+                assert_eq!(target.spec.topology["topology.bowline.storage/host"], "worker-1");
+            }
+        }
+    }
+}
