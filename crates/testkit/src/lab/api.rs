@@ -264,7 +264,11 @@ impl ApiLab {
             format!("--service-account-key-file={}", file("sa.pub")),
             format!("--service-account-signing-key-file={}", file("sa.key")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            "--authorization-mode=RBAC".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            // Nobody is called that; but the others complain every ten seconds if there is none.
+            format!("--requestheader-client-ca-file={}", file("ca.crt")),
+            "--requestheader-allowed-names=front-proxy".to_owned(),
             "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
             format!("--cert-dir={}", self.directory.join("server").display()),
             "--allow-privileged=true".to_owned(),
