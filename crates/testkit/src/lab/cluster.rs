@@ -6,13 +6,17 @@ use super::janitor::Janitor;
 use super::network::Network;
 use super::node::{Node, Plan};
 use super::process::{Place, Process};
-use super::programs::project;
+use super::programs::{project, tools};
 use super::{Access, not_run};
 use std::fs::{self, File};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
+
+/// Where Bowline is installed.
+pub const NAMESPACE: &str = "bowline-system";
 
 /// How long a node or a pod may take to get ready.
 pub const NODE_PATIENCE: Duration = Duration::from_secs(180);
@@ -200,6 +204,34 @@ impl ClusterLab {
         self.network.set_connected(u8::try_from(self.index(node)).unwrap(), is_connected);
     }
 
+    /// Installs Bowline from the chart, or changes what is installed, and waits until it is ready. More flags may set values.
+    pub fn install_chart(&self, more: &[&str]) {
+        let chart = project().join("deploy/chart");
+        let fixed = ["upgrade", "--install", "bowline", chart.to_str().unwrap(), "--namespace", NAMESPACE];
+        self.helm(&[&fixed[..], &["--create-namespace", "--wait", "--timeout", "5m"], more].concat());
+    }
+
+    /// `helm` as admin: what it printed. It must succeed.
+    pub fn helm(&self, arguments: &[&str]) -> String {
+        let home = self.api.directory().join("helm");
+        let mut command = Command::new(tools("helm").join("helm"));
+        command.arg("--kubeconfig").arg(self.api.kubeconfig()).args(arguments);
+        for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            command.env(name, &home);
+        }
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success(),
+            "helm {}: {}\n{}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr),
+            self.api
+                .try_kubectl(&["get", "pods", "--all-namespaces", "-o", "wide"])
+                .unwrap_or_else(|error| error)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// Deletes a Node object.
     pub fn delete_node(&self, node: &str) {
         self.api.kubectl(&["delete", "node", node, "--wait=false"]);
@@ -223,7 +255,7 @@ fn missing() -> Vec<&'static str> {
 
 /// Whether a network namespace can have rules that change addresses.
 fn can_filter() -> bool {
-    let mut command = std::process::Command::new("unshare");
+    let mut command = Command::new("unshare");
     command.args([
         "--net",
         "iptables",

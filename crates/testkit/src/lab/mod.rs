@@ -17,7 +17,7 @@ mod process;
 mod programs;
 
 pub use api::{Access, ApiLab};
-pub use cluster::{ClusterLab, NODE_PATIENCE, Options};
+pub use cluster::{ClusterLab, NAMESPACE, NODE_PATIENCE, Options};
 pub use image::{BUSYBOX, Image};
 pub use node::Node;
 pub use process::Process;
