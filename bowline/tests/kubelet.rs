@@ -37,7 +37,7 @@ impl Machine {
 
     fn start(&self) -> Daemon {
         let kubelet = self.world.path("kubelet");
-        self.world.beside_kubelet("worker-2", &kubelet, &["--http", "127.0.0.1:0"])
+        self.world.beside_kubelet("worker-2", &kubelet, &[], &["--http", "127.0.0.1:0"])
     }
 
     fn registry(&self) -> PathBuf {
