@@ -91,6 +91,25 @@ impl Chart {
             .unwrap()
     }
 
+    /// Installs, upgrades or uninstalls the release `bowline` in a cluster. It must succeed.
+    pub(crate) fn release(&self, command: &str, kubeconfig: &Path, more: &[&str]) {
+        let place = tempfile::tempdir().unwrap();
+        let chart = chart_directory();
+        let chart: &[&Path] = if command == "uninstall" { &[] } else { &[&chart] };
+        let output = Command::new(&self.helm)
+            .args([command, "bowline"])
+            .args(chart)
+            .args(["--namespace", "bowline", "--kubeconfig"])
+            .arg(kubeconfig)
+            .args(more)
+            .env("HELM_CONFIG_HOME", place.path())
+            .env("HELM_DATA_HOME", place.path())
+            .env("HELM_CACHE_HOME", place.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "helm {command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
     /// Every object that comes out.
     pub(crate) fn render(&self, values: &str) -> Vec<Value> {
         let output = self.helm("template", &[], values);

@@ -37,6 +37,36 @@ fn an_api_server_takes_every_object_for_every_set_of_values() {
     }
 }
 
+#[test]
+fn an_uninstall_leaves_the_kinds_with_their_objects_and_a_new_installation_takes_them_over() {
+    let Some(chart) = Chart::new("helm install, upgrade and uninstall") else { return };
+    let Some(lab) = ApiLab::start() else { return };
+    lab.apply_text("apiVersion: v1\nkind: Namespace\nmetadata: { name: bowline }");
+    let release = |command: &str, more: &[&str]| chart.release(command, &lab.kubeconfig(), more);
+    release("install", &[]);
+    let kind = "volumes.bowline.storage";
+    lab.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &format!("crd/{kind}")]);
+    lab.apply_text(
+        "apiVersion: bowline.storage/v1beta1\nkind: Volume\nmetadata: { name: db }\nspec: { name: db, size: 1Gi }",
+    );
+
+    // What an upgrade brings must arrive in the kinds, too.
+    let columns = "{.spec.versions[0].additionalPrinterColumns}";
+    let before = lab.kubectl(&["get", "crd", kind, "-o", &format!("jsonpath={columns}")]);
+    let patch = r#"[{"op":"remove","path":"/spec/versions/0/additionalPrinterColumns/0"}]"#;
+    lab.kubectl(&["patch", "crd", kind, "--type=json", "--patch", patch]);
+    release("upgrade", &["--force-conflicts"]);
+    assert_eq!(lab.kubectl(&["get", "crd", kind, "-o", &format!("jsonpath={columns}")]), before);
+
+    release("uninstall", &[]);
+    assert!(lab.try_kubectl(&["get", "csidriver", "bowline.storage"]).is_err(), "it is uninstalled");
+    assert!(lab.try_kubectl(&["-n", "bowline", "get", "daemonset", "bowline-node"]).is_err());
+    lab.kubectl(&["get", kind, "db"]);
+    release("install", &[]);
+    lab.kubectl(&["get", "csidriver", "bowline.storage"]);
+    lab.kubectl(&["get", kind, "db"]);
+}
+
 /// A node plugin's client: with the token that the kubelet would give to its pod.
 async fn plugin(lab: &ApiLab, pod: &str) -> (kube::Client, std::path::PathBuf) {
     let token = lab.kubectl(&[
