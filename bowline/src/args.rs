@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 use crate::config::{Http, Ratio, TargetKind, absolute_path};
+use crate::kubelet::KubeletArgs;
 use crate::size::Size;
 use crate::span::Span;
 
@@ -74,7 +75,7 @@ pub enum Format {
 pub enum Command {
     /// Runs everything on this machine: a store, storage in files, CSI and the API.
     Up(UpArgs),
-    /// Runs a second node on the machine of a `bowline up`, with a CSI socket of its own.
+    /// Runs a node: beside a kubelet, or a second one on the machine of a `bowline up`.
     Node(NodeArgs),
     /// Makes, lists, shows, grows, changes and deletes volumes.
     #[command(subcommand)]
@@ -162,15 +163,19 @@ pub struct UpArgs {
     pub path_root: Option<PathBuf>,
 }
 
-/// What `bowline node` can be told. Its controller is the `bowline up` with the same data directory.
+/// What `bowline node` can be told. Its controller is the one in Kubernetes, or the `bowline up` with the same data
+/// directory.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Example:\n  bowline node --data /tmp/try --node worker-2")]
+#[command(after_help = "Examples:\n  \
+    bowline node --data /tmp/try --node worker-2\n  \
+    bowline node --node worker-2 --kubelet /var/lib/kubelet --http 0.0.0.0:8461")]
 pub struct NodeArgs {
-    /// Where CSI listens; `NAME.sock` in the data directory if not given.
+    /// Where CSI listens; `NAME.sock` in the data directory, or `csi.sock` in the kubelet's, if not given.
     #[arg(long, env = "BOWLINE_CSI", value_name = "unix://PATH")]
     pub csi: Option<Endpoint>,
 
-    /// What the node is called. It must be known to the controller: `bowline peer add NAME`.
+    /// What the node is called: in Kubernetes the name of its Node, elsewhere one that the controller knows
+    /// (`bowline peer add NAME`).
     #[arg(long, env = "BOWLINE_NODE", value_name = "NAME")]
     pub node: NodeId,
 
@@ -178,13 +183,17 @@ pub struct NodeArgs {
     #[arg(long, env = "BOWLINE_MAX_VOLUMES", value_name = "NUMBER")]
     pub max_volumes: Option<u32>,
 
-    /// The directory below which every path of a CSI request must lie (/ if not given).
+    /// The directory below which every path of a CSI request must lie (/, or the kubelet's, if not given).
     #[arg(long, env = "BOWLINE_PATH_ROOT", value_name = "DIR", value_parser = absolute_path)]
     pub path_root: Option<PathBuf>,
+
+    /// In Kubernetes.
+    #[command(flatten)]
+    pub kubelet: KubeletArgs,
 }
 
 impl From<NodeArgs> for UpArgs {
-    fn from(NodeArgs { csi, node, max_volumes, path_root }: NodeArgs) -> Self {
+    fn from(NodeArgs { csi, node, max_volumes, path_root, kubelet: _ }: NodeArgs) -> Self {
         let node = Some(node);
         let (http, target, overcommit, reserve) = (None, None, None, None);
         Self { csi, http, node, peer: vec![], target, max_volumes, overcommit, reserve, path_root }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::args::{NodeArgs, UpArgs};
+use crate::kubelet::{KubeletArgs, csi_socket};
 use crate::size::Size;
 
 /// The name of the file in the data directory.
@@ -41,6 +42,8 @@ pub struct Config {
     pub reserve: Size,
     /// The directory below which every path of a CSI request must lie.
     pub path_root: PathBuf,
+    /// Where the node remembers what it has staged.
+    pub state: PathBuf,
 }
 
 impl Config {
@@ -65,20 +68,25 @@ impl Config {
         Self::merge(data, args, file)
     }
 
-    /// What a second node on the same machine is told. The file is its controller's, so nothing of it counts here.
+    /// What a node alone is told. The file is its controller's, so nothing of it counts here.
     pub fn load_node(data: &Path, args: NodeArgs) -> Result<Self, ConfigError> {
-        let csi = match &args.csi {
-            Some(csi) => csi.clone(),
-            None => place(data, &format!("{}.sock", args.node))?,
+        let KubeletArgs { kubelet, state, .. } = args.kubelet.clone();
+        let csi = match (&args.csi, &kubelet) {
+            (Some(csi), _) => csi.clone(),
+            (None, Some(kubelet)) => place(&csi_socket(kubelet))?,
+            (None, None) => place(&data.join(format!("{}.sock", args.node)))?,
         };
-        Self::merge(data, &UpArgs::from(NodeArgs { csi: Some(csi), ..args }), FileConfig::default())
+        let path_root = args.path_root.clone().or(kubelet);
+        let args = UpArgs::from(NodeArgs { csi: Some(csi), path_root, ..args });
+        let config = Self::merge(data, &args, FileConfig::default())?;
+        Ok(Self { state: state.unwrap_or(config.state), ..config })
     }
 
     fn merge(data: &Path, args: &UpArgs, file: FileConfig) -> Result<Self, ConfigError> {
         let args = args.clone();
         let csi = match args.csi.or(file.csi) {
             Some(csi) => csi,
-            None => place(data, "csi.sock")?,
+            None => place(&data.join("csi.sock"))?,
         };
         let node = match args.node.or(file.node) {
             Some(node) => node,
@@ -95,6 +103,7 @@ impl Config {
             data: data.to_owned(),
             csi,
             http,
+            state: data.join("node").join(node.as_str()),
             node,
             peers,
             target: args.target.or(file.target).unwrap_or_default(),
@@ -106,10 +115,10 @@ impl Config {
     }
 }
 
-/// A socket in the data directory.
-fn place(data: &Path, name: &str) -> Result<Endpoint, ConfigError> {
-    let path = data.join(name);
+/// A socket that nobody asked for by name.
+fn place(path: &Path) -> Result<Endpoint, ConfigError> {
     let endpoint: Result<Endpoint, _> = path.to_str().unwrap_or_default().parse();
+    let path = path.to_owned();
     endpoint.map_err(|error| ConfigError::Place { path, error: format!("{error}; give --csi") })
 }
 

@@ -10,6 +10,7 @@ mod command;
 pub mod config;
 pub mod failure;
 mod identity;
+pub mod kubelet;
 pub mod log;
 mod node;
 pub mod notify;
@@ -59,8 +60,9 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         }
         Command::Node(args) => {
             log::init();
+            let kubelet = args.kubelet.clone();
             let config = config::Config::load_node(&cli.data, args)?;
-            node::run(config).await.map_err(|error| Failure::failed(format!("{error:#}")))
+            node::run(config, kubelet).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
         command => ask(command, &cli.data, cli.output).await,
     }

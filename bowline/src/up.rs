@@ -167,7 +167,7 @@ pub(crate) fn this_node(
         node: config.node.clone(),
         devices: BTreeMap::from([(TargetId::new(TARGET)?, Arc::new(devices) as _)]),
         host: Arc::clone(host),
-        state: config.data.join("node").join(config.node.as_str()),
+        state: config.state.clone(),
         bases: vec![Base::open(&config.path_root)?],
         attach_limit: Some(config.max_volumes),
         topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), config.node.to_string())]),

@@ -50,7 +50,8 @@ impl OwnedSocket {
     pub async fn bind(endpoint: &Endpoint) -> Result<(UnixListener, Self), BindError> {
         let path = endpoint.path();
         let nursery = Nursery::new(path)?;
-        let made = nursery.0.join("s");
+        // The kubelet takes every socket below its directory of plugins for a plugin, unless its name begins with a dot.
+        let made = nursery.0.join(".s");
         let listener = UnixListener::bind(&made).map_err(io_error("make the socket", &made))?;
         std::fs::set_permissions(&made, Permissions::from_mode(0o600))
             .map_err(io_error("set the mode of", &made))?;

@@ -66,6 +66,16 @@ impl How {
     }
 }
 
+/// A connection to a unix socket, made with the first call.
+pub fn channel(socket: &Path) -> Channel {
+    let socket = socket.to_owned();
+    let connector = tower::service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(socket).await?)) }
+    });
+    Channel::from_static("http://bowline").connect_with_connector_lazy(connector)
+}
+
 /// A connection to one process.
 #[derive(Clone)]
 pub struct Driver {
@@ -88,12 +98,7 @@ type Answer<T> = Result<T, Status>;
 impl Driver {
     /// Connects to a process; it may be started later.
     pub async fn connect(world: &World, daemon: &Daemon) -> Self {
-        let socket = daemon.socket.clone();
-        let connector = tower::service_fn(move |_: Uri| {
-            let socket = socket.clone();
-            async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(socket).await?)) }
-        });
-        let channel = Channel::from_static("http://bowline").connect_with_connector_lazy(connector);
+        let channel = channel(&daemon.socket);
         Self {
             node: daemon.node.clone(),
             controller: ControllerClient::new(channel.clone()),

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -55,22 +55,42 @@ impl World {
         self.start("node", name, &[])
     }
 
+    /// Starts a node beside a kubelet with this directory; CSI listens in there.
+    pub fn beside_kubelet(&self, name: &str, kubelet: &Path, env: &[(&str, &str)], more: &[&str]) -> Daemon {
+        let socket = kubelet.join("plugins/bowline.storage/csi.sock");
+        let kubelet = kubelet.to_str().unwrap();
+        self.start_at("node", name, socket, env, &[&["--kubelet", kubelet], more].concat())
+    }
+
     fn start(&self, command: &str, node: &str, more: &[&str]) -> Daemon {
+        let socket = self.path(&format!("{node}.sock"));
+        let csi = format!("unix://{}", socket.display());
+        self.start_at(command, node, socket, &[], &[&["--csi", &csi], more].concat())
+    }
+
+    fn start_at(
+        &self,
+        command: &str,
+        node: &str,
+        socket: PathBuf,
+        env: &[(&str, &str)],
+        more: &[&str],
+    ) -> Daemon {
         let ready = self.path(&format!("{node}.ready"));
         let _ = fs::remove_file(&ready);
         let notify = UnixDatagram::bind(&ready).unwrap();
         notify.set_read_timeout(Some(PATIENCE)).unwrap();
-        let socket = self.path(&format!("{node}.sock"));
         let log =
             fs::OpenOptions::new().create(true).append(true).open(self.path(&format!("{node}.log"))).unwrap();
         let child = Command::new(&self.binary)
             .arg(command)
             .args(["--data".as_ref(), self.path("data").as_os_str()])
-            .args(["--csi", &format!("unix://{}", socket.display()), "--node", node])
+            .args(["--node", node])
             .args(more)
             .env("NOTIFY_SOCKET", &ready)
             .env("BOWLINE_FAILPOINTS", self.path("failpoints"))
             .env("RUST_LOG", "info")
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

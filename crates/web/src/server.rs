@@ -154,13 +154,13 @@ fn is_this_machine(headers: &HeaderMap) -> bool {
 }
 
 /// A listener with so many connections at once.
-struct Bounded<L> {
+pub(crate) struct Bounded<L> {
     inner: L,
     places: Arc<Semaphore>,
 }
 
 impl<L> Bounded<L> {
-    fn new(inner: L) -> Self {
+    pub(crate) fn new(inner: L) -> Self {
         Self { inner, places: Arc::new(Semaphore::new(CONNECTIONS)) }
     }
 }
@@ -182,7 +182,7 @@ impl<L: Listener> Listener for Bounded<L> {
 }
 
 /// A connection that keeps its place until it is closed.
-struct Placed<T> {
+pub(crate) struct Placed<T> {
     io: T,
     _place: Option<OwnedSemaphorePermit>,
 }

@@ -1,0 +1,156 @@
+//! Nothing has more rights than it needs.
+
+use serde_json::{Value, json};
+
+use crate::render::{CASES, Chart, list, pods, text};
+
+fn words<'a>(rule: &'a Value, key: &str) -> Vec<&'a str> {
+    list(rule, &format!("/{key}")).iter().filter_map(Value::as_str).collect()
+}
+
+fn rules(documents: &[Value]) -> Vec<(&str, &str, &Value)> {
+    let roles = documents.iter().filter(|document| matches!(text(document, "/kind"), "Role" | "ClusterRole"));
+    roles
+        .flat_map(|role| {
+            let (kind, name) = (text(role, "/kind"), text(role, "/metadata/name"));
+            list(role, "/rules").iter().map(move |rule| (kind, name, rule))
+        })
+        .collect()
+}
+
+#[test]
+fn no_rule_has_a_wildcard_or_a_right_that_gives_more_rights() {
+    let Some(chart) = Chart::new("RBAC") else { return };
+    for (case, values) in CASES {
+        let documents = chart.render(values);
+        let rules = rules(&documents);
+        assert!(rules.len() > 15, "{case}: {} rules only", rules.len());
+        for (kind, name, rule) in rules {
+            for key in ["apiGroups", "resources", "verbs"] {
+                let words = words(rule, key);
+                assert!(!words.is_empty(), "{case}: {name}: a rule without {key}");
+                assert!(words.iter().all(|word| !word.contains('*')), "{case}: {name}: {rule}");
+            }
+            for verb in ["escalate", "bind", "impersonate", "deletecollection"] {
+                assert!(!words(rule, "verbs").contains(&verb), "{case}: {name} may {verb}");
+            }
+            for resource in words(rule, "resources") {
+                let forbidden = matches!(
+                    resource,
+                    "pods/exec"
+                        | "pods/attach"
+                        | "nodes/proxy"
+                        | "serviceaccounts/token"
+                        | "clusterroles"
+                        | "roles"
+                );
+                assert!(!forbidden, "{case}: {name} has {resource}");
+                if resource == "secrets" {
+                    let only_its_own =
+                        words(rule, "resourceNames") == ["bowline-agent-tls", "bowline-controller-tls"];
+                    let is_creating = words(rule, "verbs") == ["create"];
+                    assert_eq!((kind, name), ("Role", "bowline-controller"), "{case}: secrets");
+                    assert!(only_its_own || is_creating, "{case}: {rule}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_node_has_no_right_and_no_token_unless_it_takes_its_taint_off() {
+    let Some(chart) = Chart::new("rights of the node") else { return };
+    for (case, values) in CASES {
+        let documents = chart.render(values);
+        let tainted = values.contains("startupTaint");
+        let bound: Vec<_> = documents
+            .iter()
+            .filter(|document| text(document, "/kind").ends_with("RoleBinding"))
+            .filter(|document| text(document, "/subjects/0/name") != "bowline-controller")
+            .map(|document| text(document, "/roleRef/name"))
+            .collect();
+        assert_eq!(bound, if tainted { vec!["bowline-node"] } else { vec![] }, "{case}");
+        for (component, template) in pods(&documents) {
+            let token = &template["spec"]["automountServiceAccountToken"];
+            let needed = component == "controller" || (component == "node" && tainted);
+            assert_eq!(token, &json!(needed), "{case}: {component}");
+        }
+        let own: Vec<_> =
+            rules(&documents).into_iter().filter(|(_, name, _)| *name == "bowline-node").collect();
+        for (_, _, rule) in own {
+            assert_eq!(
+                (words(rule, "resources"), words(rule, "verbs")),
+                (vec!["nodes"], vec!["get", "patch"])
+            );
+            let policy = |kind| documents.iter().any(|document| document["kind"] == kind);
+            assert!(
+                policy("ValidatingAdmissionPolicy") && policy("ValidatingAdmissionPolicyBinding"),
+                "{case}"
+            );
+        }
+    }
+}
+
+/// What the profile "restricted" of the Pod Security Standards asks for.
+fn breaks_restricted(template: &Value) -> Vec<String> {
+    let spec = &template["spec"];
+    let mut broken = vec![];
+    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+        if spec[host] == true {
+            broken.push(host.to_owned());
+        }
+    }
+    for volume in list(spec, "/volumes") {
+        let allowed =
+            ["emptyDir", "secret", "configMap", "projected", "downwardAPI", "persistentVolumeClaim"];
+        if !allowed.iter().any(|kind| volume.get(kind).is_some()) {
+            broken.push(format!("volume {}", volume["name"]));
+        }
+    }
+    let pod = &spec["securityContext"];
+    if pod["runAsNonRoot"] != true || pod["runAsUser"] == 0 {
+        broken.push("runAsNonRoot".to_owned());
+    }
+    if pod["seccompProfile"]["type"] != "RuntimeDefault" {
+        broken.push("seccompProfile".to_owned());
+    }
+    for container in list(spec, "/containers").iter().chain(list(spec, "/initContainers")) {
+        let context = &container["securityContext"];
+        let is_restricted = context["allowPrivilegeEscalation"] == false
+            && context["capabilities"] == json!({ "drop": ["ALL"] })
+            && context["privileged"] != true
+            && context["readOnlyRootFilesystem"] == true
+            && context.get("runAsUser").is_none();
+        let ports = list(container, "/ports").iter().all(|port| port.get("hostPort").is_none());
+        if !is_restricted || !ports {
+            broken.push(format!("container {}", container["name"]));
+        }
+    }
+    broken
+}
+
+#[test]
+fn only_pods_that_touch_the_machine_are_privileged() {
+    let Some(chart) = Chart::new("pod security") else { return };
+    for (case, values) in CASES {
+        let documents = chart.render(values);
+        let pods = pods(&documents);
+        assert!(pods.len() >= 2, "{case}");
+        for (component, template) in pods {
+            let broken = breaks_restricted(template);
+            match component {
+                "controller" => assert_eq!(broken, [""; 0], "{case}"),
+                "node" | "target" => {
+                    assert!(!broken.is_empty(), "{case}: the check of {component} sees nothing");
+                    for context in list(template, "/spec/containers") {
+                        assert_eq!(context["securityContext"]["readOnlyRootFilesystem"], true, "{case}");
+                    }
+                    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+                        assert!(template["spec"].get(host).is_none(), "{case}: {host}");
+                    }
+                }
+                other => panic!("{case}: what is {other:?}? say whether it is restricted"),
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The parts fit together: every name that one object says is there in another.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+use crate::render::{CASES, Chart, list, pods, text};
+
+fn is_subset(selector: &Value, labels: &Value) -> bool {
+    let selector = selector.as_object().expect("a selector");
+    !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+#[test]
+fn every_object_has_one_name_and_a_namespace_where_there_are_namespaces() {
+    let Some(chart) = Chart::new("names") else { return };
+    for (case, values) in CASES {
+        let mut seen = BTreeSet::new();
+        for document in chart.render(values) {
+            let (kind, name) =
+                (text(&document, "/kind").to_owned(), text(&document, "/metadata/name").to_owned());
+            let namespace = text(&document, "/metadata/namespace");
+            let is_global = matches!(
+                kind.as_str(),
+                "CSIDriver"
+                    | "StorageClass"
+                    | "VolumeSnapshotClass"
+                    | "ClusterRole"
+                    | "ClusterRoleBinding"
+                    | "CustomResourceDefinition"
+                    | "ValidatingAdmissionPolicy"
+                    | "ValidatingAdmissionPolicyBinding"
+            );
+            assert_eq!(namespace, if is_global { "" } else { "bowline" }, "{case}: {kind} {name}");
+            if kind != "CustomResourceDefinition" {
+                assert_eq!(
+                    text(&document, "/metadata/labels/app.kubernetes.io~1name"),
+                    "bowline",
+                    "{kind} {name}"
+                );
+            }
+            assert!(
+                !name.is_empty() && seen.insert((kind.clone(), name.clone())),
+                "{case}: {kind} {name} twice"
+            );
+        }
+    }
+}
+
+#[test]
+fn selectors_find_pods_and_ports_accounts_roles_and_volumes_are_there() {
+    let Some(chart) = Chart::new("wiring") else { return };
+    for (case, values) in CASES {
+        let documents = chart.render(values);
+        let pods = pods(&documents);
+        let names = |kind: &str| -> BTreeSet<&str> {
+            let found = documents.iter().filter(|document| document["kind"] == kind);
+            found.map(|document| text(document, "/metadata/name")).collect()
+        };
+        for document in &documents {
+            let name = text(document, "/metadata/name");
+            let selector = match text(document, "/kind") {
+                "Service" => document.pointer("/spec/selector"),
+                "Deployment" | "DaemonSet" | "PodDisruptionBudget" => {
+                    document.pointer("/spec/selector/matchLabels")
+                }
+                "NetworkPolicy" => document.pointer("/spec/podSelector/matchLabels"),
+                kind @ ("RoleBinding" | "ClusterRoleBinding") => {
+                    let role = kind.trim_end_matches("Binding");
+                    assert!(names(role).contains(text(document, "/roleRef/name")), "{case}: {name}");
+                    let account = text(document, "/subjects/0/name");
+                    assert!(names("ServiceAccount").contains(account), "{case}: {name}: {account}");
+                    None
+                }
+                _ => None,
+            };
+            let Some(selector) = selector else { continue };
+            let found: Vec<_> =
+                pods.iter().filter(|(_, pod)| is_subset(selector, &pod["metadata"]["labels"])).collect();
+            assert_eq!(found.len(), 1, "{case}: {name} selects {} kinds of pods", found.len());
+            for port in list(document, "/spec/ports") {
+                let containers = list(found[0].1, "/spec/containers").iter();
+                let mut ports = containers.flat_map(|container| list(container, "/ports"));
+                let there = ports.any(|there| {
+                    there["name"] == port["targetPort"] && there["containerPort"] == port["port"]
+                });
+                assert!(there, "{case}: service {name}: {port}");
+            }
+        }
+        for (component, pod) in &pods {
+            let account = text(pod, "/spec/serviceAccountName");
+            assert!(names("ServiceAccount").contains(account), "{case}: {component}: {account}");
+            let volumes: BTreeSet<_> =
+                list(pod, "/spec/volumes").iter().map(|volume| text(volume, "/name")).collect();
+            let mut used = BTreeSet::new();
+            for container in list(pod, "/spec/containers") {
+                for mount in list(container, "/volumeMounts") {
+                    assert!(volumes.contains(text(mount, "/name")), "{case}: {component}: {mount}");
+                    used.insert(text(mount, "/name"));
+                }
+            }
+            let unused: Vec<_> = volumes.difference(&used).filter(|name| **name != "tls").collect();
+            assert!(unused.is_empty(), "{case}: {component}: {unused:?} is mounted nowhere");
+        }
+    }
+}
+
+#[test]
+fn mounts_made_on_a_node_reach_the_kubelet_and_an_agent_sees_them() {
+    let Some(chart) = Chart::new("mount propagation") else { return };
+    for (case, values) in CASES {
+        let documents = chart.render(values);
+        for (component, pod) in pods(&documents) {
+            for container in list(pod, "/spec/containers") {
+                let kubelet =
+                    list(container, "/volumeMounts").iter().find(|mount| mount["name"] == "kubelet");
+                let expected = match text(container, "/name") {
+                    "node" => "Bidirectional",
+                    "target" => "HostToContainer",
+                    _ => {
+                        assert!(kubelet.is_none(), "{case}: {component}");
+                        continue;
+                    }
+                };
+                let kubelet = kubelet.unwrap_or_else(|| panic!("{case}: {component}"));
+                assert_eq!(kubelet["mountPropagation"], expected, "{case}");
+                let directory = text(kubelet, "/mountPath");
+                let volumes = list(pod, "/spec/volumes").iter();
+                let mut hosts = volumes.map(|volume| text(volume, "/hostPath/path"));
+                assert!(
+                    hosts.any(|path| path == directory),
+                    "{case}: the kubelet sees other paths than the node"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn snapshots_come_with_the_api_that_they_need() {
+    let Some(chart) = Chart::new("snapshots by API") else { return };
+    let has = |documents: &[Value]| {
+        let sidecar = pods(documents).iter().any(|(_, pod)| {
+            list(pod, "/spec/containers").iter().any(|container| container["name"] == "csi-snapshotter")
+        });
+        let class = documents.iter().any(|document| document["kind"] == "VolumeSnapshotClass");
+        assert_eq!(sidecar, class);
+        sidecar
+    };
+    assert!(!has(&chart.render("")));
+    assert!(has(&chart.render("snapshots: { enabled: true }")));
+    let output = chart.helm("template", &["--api-versions", "snapshot.storage.k8s.io/v1"], "");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("name: csi-snapshotter"));
+    let values = "snapshots: { enabled: false }";
+    let output = chart.helm("template", &["--api-versions", "snapshot.storage.k8s.io/v1"], values);
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("name: csi-snapshotter"));
+}

@@ -1,0 +1,85 @@
+{{/* A driver can be in a cluster only once, so its objects have fixed names. */}}
+
+{{- define "bowline.labels" -}}
+app.kubernetes.io/name: bowline
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "bowline.selector" -}}
+app.kubernetes.io/name: bowline
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "bowline.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "bowline.pullSecrets" -}}
+{{- with .Values.imagePullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What the profile "restricted" of the Pod Security Standards asks of a container. */}}
+{{- define "bowline.restricted" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Whether snapshots are served: "true" or nothing. */}}
+{{- define "bowline.snapshots" -}}
+{{- if eq (toString .Values.snapshots.enabled) "auto" -}}
+{{- if .Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1" }}true{{ end }}
+{{- else if eq (toString .Values.snapshots.enabled) "true" -}}true{{ end }}
+{{- end }}
+
+{{/* Flags that all sidecars have. */}}
+{{- define "bowline.sidecarArgs" -}}
+- --csi-address=/csi/csi.sock
+# The lease of the controller beside it governs it too: only the leader opens the socket.
+- --leader-election=false
+- --timeout={{ .sidecar.timeout }}
+- --kube-api-qps={{ .all.kubeApiQps }}
+- --kube-api-burst={{ .all.kubeApiBurst }}
+- --retry-interval-max=1m
+{{- end }}
+
+{{- define "bowline.probes" -}}
+livenessProbe:
+  httpGet: { path: /healthz, port: {{ . }} }
+  periodSeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: { path: /readyz, port: {{ . }} }
+  periodSeconds: 5
+{{- end }}
+
+{{/* An agent reads the kernel's loop devices and stops mounted filesystems for a moment: see docs/install.md. */}}
+{{- define "bowline.agentVolumeMounts" -}}
+- { name: tls, mountPath: /tls, readOnly: true }
+- { name: dev, mountPath: /dev }
+# To stop a mounted filesystem for a moment while a snapshot is taken.
+- { name: kubelet, mountPath: {{ .Values.node.kubeletDir }}, mountPropagation: HostToContainer }
+- { name: tmp, mountPath: /tmp }
+{{- end }}
+
+{{- define "bowline.machineVolumes" -}}
+- name: kubelet
+  hostPath: { path: {{ .Values.node.kubeletDir }}, type: Directory }
+- name: dev
+  hostPath: { path: /dev, type: Directory }
+- name: tmp
+  emptyDir: {}
+# The leader makes it. A node plugin must start without it: it is needed to take volumes down, too.
+- name: tls
+  secret: { secretName: bowline-agent-tls, optional: true, defaultMode: 0400 }
+{{- end }}
