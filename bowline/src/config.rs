@@ -1,7 +1,7 @@
 //! What `bowline up` is told: flags before the environment (`BOWLINE_…`) before the file `bowline.toml` in the data
 //! directory. A key that is not known, or a value that cannot be accepted, stops it with the file, the line and the key.
 
-use bowline_core::NodeId;
+use bowline_core::{NodeId, TargetId};
 use bowline_csi::Endpoint;
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
@@ -44,6 +44,8 @@ pub struct Config {
     pub path_root: PathBuf,
     /// Where the node remembers what it has staged.
     pub state: PathBuf,
+    /// Directories of targets on this machine, for a node on its own; the one in the data directory if there are none.
+    pub shelves: Vec<ShelfAt>,
 }
 
 impl Config {
@@ -76,10 +78,17 @@ impl Config {
             (None, Some(kubelet)) => place(&csi_socket(kubelet))?,
             (None, None) => place(&data.join(format!("{}.sock", args.node)))?,
         };
+        let shelves = args.shelf.clone();
+        for (index, shelf) in shelves.iter().enumerate() {
+            if shelves.iter().take(index).any(|other| other.target == shelf.target) {
+                let error = format!("target {} has two directories; give --shelf once for each", shelf.target);
+                return Err(ConfigError::Place { path: shelf.directory.clone(), error });
+            }
+        }
         let path_root = args.path_root.clone().or(kubelet);
         let args = UpArgs::from(NodeArgs { csi: Some(csi), path_root, ..args });
         let config = Self::merge(data, &args, FileConfig::default())?;
-        Ok(Self { state: state.unwrap_or(config.state), ..config })
+        Ok(Self { shelves, state: state.unwrap_or(config.state), ..config })
     }
 
     fn merge(data: &Path, args: &UpArgs, file: FileConfig) -> Result<Self, ConfigError> {
@@ -111,6 +120,7 @@ impl Config {
             overcommit: args.overcommit.or(file.overcommit).unwrap_or_default(),
             reserve: args.reserve.or(file.reserve).unwrap_or(Size(64 << 20)),
             path_root: args.path_root.or(file.path_root).unwrap_or_else(|| PathBuf::from("/")),
+            shelves: Vec::new(),
         })
     }
 }
@@ -135,7 +145,8 @@ fn read(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-fn hostname() -> Result<NodeId, ConfigError> {
+/// What this machine calls itself.
+pub(crate) fn hostname() -> Result<NodeId, ConfigError> {
     let path = PathBuf::from("/proc/sys/kernel/hostname");
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     NodeId::new(text.trim())
@@ -255,6 +266,26 @@ impl FromStr for Http {
     }
 }
 
+/// The directory of a target on this machine, written `TARGET=DIR`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShelfAt {
+    /// The target.
+    pub target: TargetId,
+    /// Its directory.
+    pub directory: PathBuf,
+}
+
+impl FromStr for ShelfAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (target, directory) =
+            text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form TARGET=DIR"))?;
+        let target = TargetId::new(target).map_err(|error| error.to_string())?;
+        Ok(Self { target, directory: absolute_path(directory)? })
+    }
+}
+
 /// Where volumes are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum TargetKind {
@@ -358,6 +389,29 @@ path-root = "/var/lib/kubelet"
         );
         assert_eq!(config.http, Some("127.0.0.1:8460".parse().unwrap()));
         assert_eq!((config.path_root.as_path(), config.peers.len()), (Path::new("/"), 0));
+    }
+
+    #[test]
+    fn a_shelf_names_its_target_and_its_directory_and_no_target_has_two() {
+        let node = |typed: &[&str]| {
+            let typed = [&["bowline", "node", "--node", "n"], typed].concat();
+            let cli = crate::args::Cli::try_parse_from(typed).map_err(|error| error.to_string())?;
+            let crate::args::Command::Node(args) = cli.command else { panic!("not node") };
+            Config::load_node(&cli.data, args).map_err(|error| error.to_string())
+        };
+        let config = node(&["--shelf", "file-a=/a", "--shelf", "file-b=/b"]).unwrap();
+        let shelves: Vec<_> = config.shelves.iter().map(|shelf| (shelf.target.as_str(), &shelf.directory)).collect();
+        assert_eq!(shelves, [("file-a", &PathBuf::from("/a")), ("file-b", &PathBuf::from("/b"))]);
+        assert_eq!(node(&[]).unwrap().shelves, []);
+        for (typed, told) in [
+            (&["--shelf", "/a"][..], "not of the form TARGET=DIR"),
+            (&["--shelf", "a/b=/a"], "target id"),
+            (&["--shelf", "a=b"], "no absolute path"),
+            (&["--shelf", "a=/a", "--shelf", "a=/b"], "target a has two directories"),
+        ] {
+            let error = node(typed).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
     }
 
     #[test]

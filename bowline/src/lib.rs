@@ -1,14 +1,17 @@
-//! Bowline's one binary: `up` runs everything on one machine, the other commands ask it.
+//! Bowline's one binary: `up` runs everything on one machine, `target` serves storage to a controller elsewhere, the other
+//! commands ask.
 //!
 //! [`args`] is what can be typed, [`config`] what a long-running process is told, [`client`] the way to it, `command` one
 //! file per command. What people read is made by functions from values of [`bowline_web::wire`], so that it can be tested
 //! without a process.
 
+pub mod agent;
 pub mod args;
 pub mod client;
 mod command;
 pub mod config;
 pub mod failure;
+mod health;
 mod identity;
 pub mod kubelet;
 pub mod log;
@@ -63,6 +66,11 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
             let kubelet = args.kubelet.clone();
             let config = config::Config::load_node(&cli.data, args)?;
             node::run(config, kubelet).await.map_err(|error| Failure::failed(format!("{error:#}")))
+        }
+        Command::Target(args) => {
+            log::init();
+            let config = agent::TargetConfig::load(args)?;
+            agent::run(config).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
         command => ask(command, &cli.data, cli.output).await,
     }

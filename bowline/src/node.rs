@@ -1,17 +1,75 @@
 //! `bowline node`: a node in Kubernetes, or a second one on the machine of a `bowline up`.
 
 use anyhow::{Context, Result};
+use bowline_core::{Epoch, NodeId, TargetId, VolumeId};
 use bowline_csi::{Limits, Server};
 use bowline_host::{Host, Roots};
+use bowline_node::{Devices, FileDevices};
 use bowline_target::file::Shelf;
+use bowline_target::{BackingError, BackingFiles};
 use prometheus_client::registry::Registry;
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::config::Config;
 use crate::identity::NodeIdentity;
 use crate::kubelet::{self, KubeletArgs, Registration};
 use crate::notify::{self, State};
-use crate::up::{stopped, this_node, until};
+use crate::up::{TARGET, stopped, this_node, until};
+
+/// The devices of every target on this machine.
+fn devices(config: &Config, host: &Arc<Host>) -> Result<BTreeMap<TargetId, Arc<dyn Devices>>> {
+    let over = |files: Arc<dyn BackingFiles>| Arc::new(FileDevices::new(Arc::clone(host), files)) as Arc<dyn Devices>;
+    if config.shelves.is_empty() {
+        let shelf = Shelf::open(&config.data.join("volumes"))
+            .with_context(|| format!("is `bowline up` running with --data {}?", config.data.display()))?;
+        return Ok(BTreeMap::from([(TargetId::new(TARGET)?, over(Arc::new(shelf)))]));
+    }
+    let shelves = config.shelves.iter();
+    Ok(shelves.map(|at| (at.target.clone(), over(Arc::new(LateShelf::new(&at.directory))))).collect())
+}
+
+/// The directory of a target that may come later than the node: its agent makes it.
+struct LateShelf {
+    directory: PathBuf,
+    opened: OnceLock<Shelf>,
+}
+
+impl LateShelf {
+    fn new(directory: &Path) -> Self {
+        let shelf = Self { directory: directory.to_owned(), opened: OnceLock::new() };
+        if let Err(error) = shelf.shelf() {
+            tracing::warn!(directory = %directory.display(), %error, "not there yet; it is looked for when it is needed");
+        }
+        shelf
+    }
+
+    fn shelf(&self) -> Result<&Shelf, BackingError> {
+        if let Some(shelf) = self.opened.get() {
+            return Ok(shelf);
+        }
+        let opened = Shelf::open(&self.directory);
+        let opened = opened.map_err(|error| BackingError::Unreadable { error: error.to_string() })?;
+        Ok(self.opened.get_or_init(|| opened))
+    }
+}
+
+impl BackingFiles for LateShelf {
+    fn with_grant(
+        &self,
+        volume: &VolumeId,
+        node: &NodeId,
+        epoch: Epoch,
+        attach: &mut dyn FnMut(&Path, bool),
+    ) -> Result<(), BackingError> {
+        self.shelf()?.with_grant(volume, node, epoch, attach)
+    }
+
+    fn backing(&self, volume: &VolumeId) -> Result<Option<PathBuf>, BackingError> {
+        self.shelf()?.backing(volume)
+    }
+}
 
 /// Serves until it is told to stop. Its controller is the one in Kubernetes, or a `bowline up` with the same data
 /// directory.
@@ -19,10 +77,7 @@ pub(crate) async fn run(config: Config, told: KubeletArgs) -> Result<()> {
     let stop = stopped()?;
     let registry = Arc::new(Mutex::new(Registry::default()));
     let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
-    let volumes = config.data.join("volumes");
-    let shelf = Shelf::open(&volumes)
-        .with_context(|| format!("is `bowline up` running with --data {}?", config.data.display()))?;
-    let node = this_node(&config, &host, Arc::new(shelf), &registry)?;
+    let node = this_node(&config, &host, devices(&config, &host)?, &registry)?;
     if told.kubelet.is_some() {
         kubelet::make_place(config.csi.path())?;
     }

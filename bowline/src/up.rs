@@ -8,10 +8,10 @@ use bowline_csi::{Endpoint, Limits, Server};
 use bowline_engine::SystemClock;
 use bowline_host::path::Base;
 use bowline_host::{Host, Roots};
-use bowline_node::{FileDevices, NodeService};
+use bowline_node::{Devices, FileDevices, NodeService};
 use bowline_store::{RedbStore, Store};
 use bowline_target::file::{FileTarget, Policy, Settings};
-use bowline_target::{BackingFiles, Provision};
+use bowline_target::Provision;
 use bowline_web::Api;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::notify::{self, State};
 
 /// The one target of a machine on its own.
-const TARGET: &str = "file";
+pub(crate) const TARGET: &str = "file";
 
 /// Serves until it is told to stop. Mounts stay: they are found again at the next start.
 pub(crate) async fn run(config: Config) -> Result<()> {
@@ -48,7 +48,9 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let web = tokio::spawn(web.run(api.clone(), until(stop.clone())));
 
     let (catalog, files) = open(&config, &host, &registry).await?;
-    let node = this_node(&config, &host, files, &registry)?;
+    let devices: Arc<dyn Devices> = Arc::new(FileDevices::new(Arc::clone(&host), files));
+    let devices = BTreeMap::from([(TargetId::new(TARGET)?, devices)]);
+    let node = this_node(&config, &host, devices, &registry)?;
     let server = Server::bind(&config.csi, Limits::default())
         .await?
         .identity(IdentityService::new(catalog.clone()))
@@ -159,13 +161,12 @@ async fn open(
 pub(crate) fn this_node(
     config: &Config,
     host: &Arc<Host>,
-    files: Arc<impl BackingFiles>,
+    devices: BTreeMap<TargetId, Arc<dyn Devices>>,
     registry: &Mutex<Registry>,
 ) -> Result<NodeService> {
-    let devices = FileDevices::new(Arc::clone(host), files);
     let parts = bowline_node::Parts {
         node: config.node.clone(),
-        devices: BTreeMap::from([(TargetId::new(TARGET)?, Arc::new(devices) as _)]),
+        devices,
         host: Arc::clone(host),
         state: config.state.clone(),
         bases: vec![Base::open(&config.path_root)?],

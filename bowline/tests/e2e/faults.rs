@@ -439,3 +439,20 @@ async fn what_is_too_large_or_impossible_is_refused_and_secrets_are_not_told() {
     assert!(scene.daemon.memory() < 256 << 20);
     assert_eq!(scene.one.volumes().await, []);
 }
+
+#[tokio::test]
+async fn a_volume_whose_file_is_missing_is_faulted_and_attaches_when_it_is_put_back() {
+    let mut scene = scene().await;
+    let volume = scene.one.create("ill", 8 * MIB, BLOCK).await.unwrap();
+    let volumes = scene.world.path("data").join("volumes");
+    let is_data = |path: &PathBuf| path.extension().is_some_and(|end| end == "data");
+    let data = fs::read_dir(&volumes).unwrap().map(|entry| entry.unwrap().path()).find(is_data).unwrap();
+    let aside = scene.world.path("aside");
+    fs::rename(&data, &aside).unwrap();
+    let (_, why) = refusal(scene.one.publish(&volume, "worker-1", BLOCK, false).await);
+    assert!(why.contains("the volume is faulted") && why.contains("is missing"), "{why}");
+    fs::rename(&aside, &data).unwrap();
+    scene.one.publish(&volume, "worker-1", BLOCK, false).await.unwrap();
+    scene.one.unpublish(&volume.volume_id, "worker-1").await.unwrap();
+    scene.one.delete(&volume.volume_id).await.unwrap();
+}

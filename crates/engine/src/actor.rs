@@ -226,6 +226,10 @@ impl Actor {
                 tracing::warn!(%volume, %node, %epoch, ?outcome, "the target did not do it");
             }
         }
+        if matches!((effect, &outcome), (Effect::Allow { .. }, Outcome::Refused { .. })) {
+            // Nobody needs to listen.
+            let _ = self.shared.refusals.send(volume.clone());
+        }
         if matches!(outcome, Outcome::Allowed | Outcome::Gone { .. }) {
             self.failures.remove(effect);
         } else {

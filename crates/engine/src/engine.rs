@@ -3,6 +3,7 @@ use bowline_core::{
     Verdict, VolumeFacts, VolumeId,
 };
 use bowline_store::{Store, StoreError};
+use bowline_target::Target;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,9 +66,9 @@ pub enum EngineError {
     /// Nobody told the engine of this volume.
     #[error("volume {0} is not known")]
     UnknownVolume(VolumeId),
-    /// The volume names a target that is not configured.
-    #[error("volume {volume} is on target {target}, which is not configured")]
-    UnknownTarget {
+    /// The volume's target is not connected, so nobody can say what the node needs to know.
+    #[error("volume {volume} is on target {target}, which is not connected; it goes on when it is")]
+    NotConnected {
         /// The volume.
         volume: VolumeId,
         /// Its target.
@@ -92,6 +93,14 @@ pub enum EngineError {
         /// Its state.
         state: &'static str,
     },
+    /// A volume is on the target, so it cannot be forgotten.
+    #[error("volume {volume} is on target {target}; it can be removed when nothing is there any more")]
+    TargetInUse {
+        /// The target.
+        target: TargetId,
+        /// One of its volumes.
+        volume: VolumeId,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -105,7 +114,7 @@ pub enum EngineError {
 
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) targets: BTreeMap<TargetId, Arc<Link>>,
+    targets: Mutex<BTreeMap<TargetId, Arc<Link>>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
@@ -113,6 +122,7 @@ pub(crate) struct Shared {
     pub(crate) nodes: Mutex<Nodes>,
     actors: Mutex<Actors>,
     pub(crate) notices: broadcast::Sender<(VolumeId, Notice)>,
+    pub(crate) refusals: broadcast::Sender<VolumeId>,
     /// Where its tasks run: an observation may come from any thread.
     runtime: tokio::runtime::Handle,
 }
@@ -153,10 +163,10 @@ impl Engine {
         settings: Settings,
         metrics: Metrics,
     ) -> Self {
-        let (notices, _) = broadcast::channel(1024);
+        let ((notices, _), (refusals, _)) = (broadcast::channel(1024), broadcast::channel(1024));
         let shared = Shared {
             store,
-            targets,
+            targets: Mutex::new(targets),
             clock,
             settings,
             metrics,
@@ -164,6 +174,7 @@ impl Engine {
             nodes: Mutex::default(),
             actors: Mutex::default(),
             notices,
+            refusals,
             runtime: tokio::runtime::Handle::current(),
         };
         Self { shared: Arc::new(shared) }
@@ -277,6 +288,11 @@ impl Engine {
         self.shared.notices.subscribe()
     }
 
+    /// Follows the volumes of which a target has just refused to let a node in: something may be wrong with them.
+    pub fn refusals(&self) -> broadcast::Receiver<VolumeId> {
+        self.shared.refusals.subscribe()
+    }
+
     /// Forgets a volume for good, record and all. Refused while anybody holds or wants it.
     pub async fn remove_volume(&self, volume: &VolumeId) -> Result<(), EngineError> {
         let (reply, answer) = oneshot::channel();
@@ -289,8 +305,31 @@ impl Engine {
     /// Asks a target now whom it lets in, and compares that with the ledgers: after it was away, say. It is also
     /// done by itself now and then.
     pub async fn compare(&self, target: &TargetId) -> Result<(), CompareError> {
-        let Some(link) = self.shared.targets.get(target) else { return Ok(()) };
-        crate::start::compare(&self.shared, link).await
+        let Some(link) = lock(&self.shared.targets).get(target).cloned() else { return Ok(()) };
+        crate::start::compare(&self.shared, &link).await
+    }
+
+    /// Connects a target while the engine runs, or connects it anew (at another address, say). It is asked whom it lets in
+    /// and compared with the ledgers of its volumes as at the start; until that has worked, they get nobody new. If it does
+    /// not work now, it is tried again by itself.
+    pub async fn add_target(&self, target: Arc<dyn Target>) -> Result<(), CompareError> {
+        let link = self.shared.link(target.id());
+        link.connect(target, self.shared.clock.now());
+        let compared = crate::start::compare(&self.shared, &link).await;
+        crate::start::keep_comparing(&self.shared, &link);
+        compared
+    }
+
+    /// Forgets a target. Refused while a volume that is known is there.
+    pub fn remove_target(&self, target: &TargetId) -> Result<(), EngineError> {
+        // One lock for both, so that no volume comes to be there meanwhile.
+        let volumes = lock(&self.shared.volumes);
+        if let Some((volume, _)) = volumes.iter().find(|(_, known)| known.facts.target == *target) {
+            let (volume, target) = (volume.clone(), target.clone());
+            return Err(EngineError::TargetInUse { target, volume });
+        }
+        lock(&self.shared.targets).remove(target);
+        Ok(())
     }
 
     /// Writes what is unwritten and ends. What is under way at targets is found again at the next start.
@@ -316,13 +355,22 @@ impl Engine {
 }
 
 impl Shared {
+    /// The way to a target. One that is not connected has a way, too: its volumes are known, keep what they have, and wait.
+    fn link(&self, target: &TargetId) -> Arc<Link> {
+        let mut targets = lock(&self.targets);
+        let make = || Arc::new(Link::new(target.clone(), &self.settings, self.clock.now()));
+        Arc::clone(targets.entry(target.clone()).or_insert_with(make))
+    }
+
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        lock(&self.targets).values().cloned().collect()
+    }
+
     /// Hands a message to the volume's actor, which is made if there is none.
     pub(crate) fn send(self: &Arc<Self>, volume: &VolumeId, message: Message) -> Result<(), EngineError> {
         let target = lock(&self.volumes).get(volume).map(|known| known.facts.target.clone());
         let target = target.ok_or_else(|| EngineError::UnknownVolume(volume.clone()))?;
-        let Some(link) = self.targets.get(&target).cloned() else {
-            return Err(EngineError::UnknownTarget { volume: volume.clone(), target });
-        };
+        let link = self.link(&target);
         let mut actors = lock(&self.actors);
         if actors.stopped {
             return Err(EngineError::Stopping);
@@ -346,6 +394,11 @@ impl Shared {
         self.metrics.actors.inc();
         self.runtime.spawn(Actor::run(Arc::clone(self), volume.clone(), link, messages, view));
         Ok(())
+    }
+
+    /// The volumes that have an actor now.
+    pub(crate) fn busy(&self) -> Vec<VolumeId> {
+        lock(&self.actors).mailboxes.keys().cloned().collect()
     }
 
     /// Makes a volume's actor look again, if the volume is known.

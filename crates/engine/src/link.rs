@@ -1,6 +1,7 @@
-use bowline_core::{Contact, Effect, Epoch, Export, Outcome, Timestamp, VolumeId};
+use bowline_core::{Contact, Effect, Epoch, Export, Outcome, TargetId, Timestamp, VolumeId};
 use bowline_target::{Grant, Page, Revocation, Target, TargetError};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -11,25 +12,57 @@ use crate::Settings;
 pub(crate) type Listings = HashMap<VolumeId, BTreeMap<Epoch, Export>>;
 
 /// A target as the engine deals with it: a bounded number of questions at once, each with a time-out. What one
-/// silent target holds up are its own volumes.
+/// silent target holds up are its own volumes. One that is not connected is one that does not answer.
 pub(crate) struct Link {
-    pub(crate) target: Arc<dyn Target>,
+    pub(crate) id: TargetId,
+    target: Mutex<Option<Arc<dyn Target>>>,
     permits: Semaphore,
     timeout: Duration,
     page: usize,
     contact: Mutex<Contact>,
+    /// Whether somebody compares it now and then.
+    kept: AtomicBool,
+}
+
+fn not_compared(since: Timestamp, error: &str) -> Contact {
+    Contact::NotCompared { since, error: error.to_owned() }
 }
 
 impl Link {
-    pub(crate) fn new(target: Arc<dyn Target>, settings: &Settings, now: Timestamp) -> Self {
-        let contact = Contact::NotCompared { since: now, error: "it has not been asked yet".to_owned() };
+    pub(crate) fn new(id: TargetId, settings: &Settings, now: Timestamp) -> Self {
+        let contact = not_compared(now, "it is not connected");
         Self {
-            target,
+            id,
+            target: Mutex::default(),
             permits: Semaphore::new(settings.asks_per_target),
             timeout: settings.ask_timeout,
             page: settings.page,
             contact: Mutex::new(contact),
+            kept: AtomicBool::new(false),
         }
+    }
+
+    /// From now on it is asked here. Nobody new is let in before it was compared.
+    pub(crate) fn connect(&self, target: Arc<dyn Target>, now: Timestamp) {
+        let mut place = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(target);
+        *self.contact.lock().unwrap_or_else(PoisonError::into_inner) =
+            not_compared(now, "it has not been asked yet");
+    }
+
+    /// The target, if it is connected.
+    pub(crate) fn target(&self) -> Option<Arc<dyn Target>> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn connected(&self) -> Result<Arc<dyn Target>, TargetError> {
+        let absent = || TargetError::Unreachable { error: format!("target {} is not connected", self.id) };
+        self.target().ok_or_else(absent)
+    }
+
+    /// Whether whoever asks this is the first, and so the one to compare it from now on.
+    pub(crate) fn is_to_be_kept(&self) -> bool {
+        !self.kept.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn contact(&self) -> Contact {
@@ -43,15 +76,16 @@ impl Link {
     /// Asks for one effect. Never longer than the time-out, once it is its turn.
     pub(crate) async fn ask(&self, volume: &VolumeId, effect: &Effect) -> Result<Outcome, TargetError> {
         let _permit = self.permits.acquire().await.map_err(closed)?;
+        let target = self.connected()?;
         let answer = async {
             match effect.clone() {
                 Effect::Allow { node, epoch, mode } => {
                     let grant = Grant { volume: volume.clone(), node, epoch, mode };
-                    self.target.allow(&grant).await.map(|()| Outcome::Allowed)
+                    target.allow(&grant).await.map(|()| Outcome::Allowed)
                 }
                 Effect::Revoke { node, epoch, fence } => {
                     let revocation = Revocation { volume: volume.clone(), node, epoch, fence };
-                    let proof = self.target.revoke(&revocation).await?;
+                    let proof = target.revoke(&revocation).await?;
                     Ok(Outcome::Gone { highest: proof.highest })
                 }
             }
@@ -61,7 +95,13 @@ impl Link {
 
     /// Reads the target's whole list, and remembers whether that worked.
     pub(crate) async fn list(&self, now: Timestamp) -> Result<Listings, TargetError> {
-        let listed = self.pages().await;
+        let asked = self.connected()?;
+        let listed = self.pages(asked.as_ref()).await;
+        let place = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        if !place.as_ref().is_some_and(|now| Arc::ptr_eq(now, &asked)) {
+            // Another connection has taken its place meanwhile, and that one was not asked.
+            return Err(TargetError::Unreachable { error: format!("target {} was connected anew", self.id) });
+        }
         let mut contact = self.contact.lock().unwrap_or_else(PoisonError::into_inner);
         *contact = match (&listed, &*contact) {
             (Ok(_), _) | (Err(_), Contact::Compared) => Contact::Compared,
@@ -72,11 +112,11 @@ impl Link {
         listed
     }
 
-    async fn pages(&self) -> Result<Listings, TargetError> {
+    async fn pages(&self, target: &dyn Target) -> Result<Listings, TargetError> {
         let (mut listings, mut after) = (Listings::new(), None);
         loop {
             let _permit = self.permits.acquire().await.map_err(closed)?;
-            let page = self.target.exports(after.as_ref(), self.page);
+            let page = target.exports(after.as_ref(), self.page);
             let Page { listings: some, next } =
                 tokio::time::timeout(self.timeout, page).await.map_err(|_| self.silent())??;
             listings.extend(some.into_iter().map(|listing| (listing.volume, listing.exports)));

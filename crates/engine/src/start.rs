@@ -68,8 +68,9 @@ pub async fn start(parts: Parts) -> Result<Engine, StartError> {
     let Parts { store, targets, volumes, nodes, clock, settings, metrics } = parts;
     let mut links = BTreeMap::new();
     for target in targets {
-        let link = Arc::new(Link::new(Arc::clone(&target), &settings, clock.now()));
-        if links.insert(target.id().clone(), link).is_some() {
+        let link = Link::new(target.id().clone(), &settings, clock.now());
+        link.connect(Arc::clone(&target), clock.now());
+        if links.insert(target.id().clone(), Arc::new(link)).is_some() {
             return Err(StartError::TargetTwice(target.id().clone()));
         }
     }
@@ -87,17 +88,24 @@ pub async fn start(parts: Parts) -> Result<Engine, StartError> {
     for volume in busy {
         wake_volume(shared, &listings, &volume);
     }
-    for link in shared.targets.values() {
-        tokio::spawn(compare_for_ever(Arc::downgrade(shared), Arc::clone(link)));
+    for link in shared.links().into_iter().filter(|link| link.target().is_some()) {
+        keep_comparing(shared, &link);
     }
     Ok(engine)
 }
 
+/// Compares a target now and then, as long as it is known; once is enough.
+pub(crate) fn keep_comparing(shared: &Arc<Shared>, link: &Arc<Link>) {
+    if link.is_to_be_kept() {
+        tokio::spawn(compare_for_ever(Arc::downgrade(shared), Arc::downgrade(link)));
+    }
+}
+
 async fn list_targets(shared: &Arc<Shared>) -> BTreeMap<TargetId, Listings> {
     let mut asking = JoinSet::new();
-    for (id, link) in &shared.targets {
-        let (id, link, now) = (id.clone(), Arc::clone(link), shared.clock.now());
-        asking.spawn(async move { (id, link.list(now).await) });
+    for link in shared.links() {
+        let now = shared.clock.now();
+        asking.spawn(async move { (link.id.clone(), link.list(now).await) });
     }
     let mut listings = BTreeMap::new();
     while let Some(answer) = asking.join_next().await {
@@ -198,13 +206,16 @@ fn wake_volume(shared: &Arc<Shared>, listings: &BTreeMap<TargetId, Listings>, vo
 pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), CompareError> {
     // A ledger that is written after this moment may be newer than the list; it is compared the next time.
     let before = shared.store.list(Kind::Ledger, None, 1).await.map_err(StartError::from)?.revision;
-    let target = link.target.id();
+    let (target, is_first) = (&link.id, !link.is_compared());
     let listings = BTreeMap::from([(target.clone(), link.list(shared.clock.now()).await?)]);
     let mut unread: BTreeSet<VolumeId> = listings.values().flat_map(Listings::keys).cloned().collect();
-    let mut busy = BTreeSet::new();
+    let (mut busy, mut waiting) = (BTreeSet::new(), BTreeSet::new());
     for_each_ledger(shared, |volume, ledger, revision| {
         unread.remove(&volume);
         let here = lock(&shared.volumes).get(&volume).is_some_and(|known| known.facts.target == *target);
+        if here && is_first && !ledger.tickets().is_empty() {
+            waiting.insert(volume.clone());
+        }
         let plan =
             if here && revision <= before { plan_with(shared, &listings, &volume, &ledger) } else { None };
         if plan.is_some_and(|plan| is_work(&plan, &ledger)) {
@@ -212,7 +223,17 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
         }
     })
     .await?;
-    busy.extend(unread.into_iter().filter(|volume| lock(&shared.volumes).contains_key(volume)));
+    let is_here = |volume: &VolumeId| {
+        lock(&shared.volumes).get(volume).is_some_and(|known| known.facts.target == *target)
+    };
+    if is_first {
+        waiting.extend(shared.busy().into_iter().filter(is_here));
+    }
+    busy.extend(unread.into_iter().filter(is_here));
+    // Whoever asked while it was not known whom the target lets in looks again, however new its ledger is.
+    for volume in waiting.difference(&busy) {
+        shared.poke(volume);
+    }
     for volume in busy {
         wake_volume(shared, &listings, &volume);
     }
@@ -220,19 +241,19 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
 }
 
 /// Until it is heard first, again and again; from then on, now and then.
-async fn compare_for_ever(engine: Weak<Shared>, link: Arc<Link>) {
+async fn compare_for_ever(engine: Weak<Shared>, link: Weak<Link>) {
     let mut failures = 0;
     loop {
-        let Some(shared) = engine.upgrade() else { return };
-        let target = link.target.id();
-        let pause = if link.is_compared() {
+        let (Some(shared), Some(link_now)) = (engine.upgrade(), link.upgrade()) else { return };
+        let target = link_now.id.clone();
+        let pause = if link_now.is_compared() {
             shared.settings.compare_every
         } else {
-            shared.settings.pause(target, failures)
+            shared.settings.pause(&target, failures)
         };
-        drop(shared);
+        drop((shared, link_now));
         tokio::time::sleep(pause).await;
-        let Some(shared) = engine.upgrade() else { return };
+        let (Some(shared), Some(link)) = (engine.upgrade(), link.upgrade()) else { return };
         match compare(&shared, &link).await {
             Ok(()) => failures = 0,
             Err(error) => {

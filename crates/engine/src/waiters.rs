@@ -162,21 +162,25 @@ fn answer_for(
     if !standing.verdict.is_satisfied() {
         return Some(Ok(Submitted::Waiting(standing.verdict)));
     }
-    let context = context(&standing.verdict, executor, volume, link);
+    let Some(context) = context(&standing.verdict, executor, volume, link) else {
+        let (volume, target) = (volume.clone(), link.id.clone());
+        return Some(Err(EngineError::NotConnected { volume, target }));
+    };
     Some(Ok(Submitted::Satisfied { verdict: standing.verdict, context }))
 }
 
+/// What the node needs to know; `None` while the target, which alone can say it, is not connected.
 fn context(
     verdict: &Verdict,
     executor: &Executor,
     volume: &VolumeId,
     link: &Link,
-) -> BTreeMap<String, String> {
+) -> Option<BTreeMap<String, String>> {
     if let Verdict::Shared { endpoint } = verdict {
-        return BTreeMap::from([("share".to_owned(), endpoint.clone())]);
+        return Some(BTreeMap::from([("share".to_owned(), endpoint.clone())]));
     }
-    let Verdict::Satisfied { node, epoch, .. } = verdict else { return BTreeMap::new() };
-    let Some(hold) = executor.ledger().holds().get(node) else { return BTreeMap::new() };
+    let Verdict::Satisfied { node, epoch, .. } = verdict else { return Some(BTreeMap::new()) };
+    let Some(hold) = executor.ledger().holds().get(node) else { return Some(BTreeMap::new()) };
     let grant = Grant { volume: volume.clone(), node: node.clone(), epoch: *epoch, mode: hold.mode };
-    link.target.context(&grant)
+    Some(link.target()?.context(&grant))
 }

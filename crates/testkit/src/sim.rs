@@ -97,6 +97,9 @@ impl Target for SimTarget {
         if self.stored.lock().unwrap().deleted.contains(&grant.volume) {
             return Err(TargetError::Refused { error: format!("volume {} is gone", grant.volume) });
         }
+        if let Some(error) = self.stored.lock().unwrap().fault(&grant.volume) {
+            return Err(TargetError::Refused { error });
+        }
         let mut volumes = self.volumes.lock().unwrap();
         let exports = volumes.entry(grant.volume.clone()).or_default();
         exports.allow(&grant.node, grant.epoch, grant.mode)?;

@@ -17,6 +17,8 @@ pub(crate) struct Storage {
     room: u64,
     moments: u64,
     topology: BTreeMap<String, String>,
+    /// It says that it has all the room in the world.
+    lies: bool,
 }
 
 struct Kept {
@@ -33,6 +35,7 @@ impl Default for Storage {
             deleted: BTreeSet::new(),
             room: 1 << 40,
             moments: 0,
+            lies: false,
             topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), "here".to_owned())]),
         }
     }
@@ -46,6 +49,10 @@ impl Storage {
     fn needs(&self, more: u64) -> Result<(), ProvisionError> {
         let available = self.room.saturating_sub(self.promised());
         if more > available { Err(ProvisionError::NoRoom { needed: more, available }) } else { Ok(()) }
+    }
+
+    pub(crate) fn fault(&self, volume: &VolumeId) -> Option<String> {
+        self.volumes.get(volume).and_then(|kept| kept.fault.clone())
     }
 
     fn source_size(&self, source: &Source) -> Result<u64, ProvisionError> {
@@ -73,6 +80,22 @@ impl SimTarget {
     /// Something is wrong with a volume.
     pub fn set_fault(&self, volume: &VolumeId, fault: &str) {
         self.stored.lock().unwrap().volumes.get_mut(volume).unwrap().fault = Some(fault.to_owned());
+    }
+
+    /// It does (not) say that it has more room than it has.
+    pub fn lie_about_room(&self, lies: bool) {
+        self.stored.lock().unwrap().lies = lies;
+    }
+
+    /// Nothing is wrong with a volume any more.
+    pub fn mend(&self, volume: &VolumeId) {
+        self.stored.lock().unwrap().volumes.get_mut(volume).unwrap().fault = None;
+    }
+
+    /// From where its volumes can be reached.
+    pub fn set_topology(&self, segments: &[(&str, &str)]) {
+        let segments = segments.iter().map(|(domain, segment)| ((*domain).to_owned(), (*segment).to_owned()));
+        self.stored.lock().unwrap().topology = segments.collect();
     }
 
     /// Loses what it stores, as nobody asked it to.
@@ -202,7 +225,7 @@ impl Provision for SimTarget {
         self.answers().await;
         let stored = self.stored.lock().unwrap();
         let promised = stored.promised();
-        let available = stored.room.saturating_sub(promised);
+        let available = if stored.lies { 1 << 50 } else { stored.room.saturating_sub(promised) };
         Ok(Capacity { total: stored.room, free: stored.room, promised, available })
     }
 

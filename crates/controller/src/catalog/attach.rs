@@ -38,6 +38,7 @@ impl Catalog {
             let sentence = format!("node {} is not known; add it first", ticket.node);
             return Err(ControllerPublishError::UnknownNode(sentence));
         }
+        inner.look_again(&record).await;
         let wish = ticket.clone();
         let submitted = match inner.engine.submit(volume, ticket, patience, wait).await {
             Ok(submitted) => submitted,
@@ -150,11 +151,14 @@ impl Inner {
 pub(crate) fn trouble(error: &EngineError) -> Failure {
     let why = match error {
         EngineError::UnknownVolume(_) => Why::Unknown,
-        EngineError::UnknownTarget { .. }
+        EngineError::NotConnected { .. }
         | EngineError::Unreadable { .. }
         | EngineError::Store(_)
         | EngineError::Stopping => Why::Unreachable,
-        EngineError::Submit(_) | EngineError::InUse { .. } | EngineError::Withdrawn(_) => Why::Busy,
+        EngineError::Submit(_)
+        | EngineError::InUse { .. }
+        | EngineError::TargetInUse { .. }
+        | EngineError::Withdrawn(_) => Why::Busy,
     };
     Failure::new(why, error.to_string())
 }
@@ -164,14 +168,15 @@ pub(crate) fn refusal(error: &EngineError) -> ControllerPublishError {
     let sentence = error.to_string();
     match error {
         EngineError::UnknownVolume(_) => ControllerPublishError::UnknownVolume(sentence),
-        EngineError::UnknownTarget { .. } => ControllerPublishError::NotAttachable(sentence),
         EngineError::Submit(SubmitError::Different { .. }) => ControllerPublishError::DifferentMode(sentence),
         EngineError::Submit(SubmitError::Superseded { .. })
         | EngineError::InUse { .. }
+        | EngineError::TargetInUse { .. }
         | EngineError::Withdrawn(_) => ControllerPublishError::Busy(sentence),
-        EngineError::Unreadable { .. } | EngineError::Store(_) | EngineError::Stopping => {
-            ControllerPublishError::Unreachable(sentence)
-        }
+        EngineError::NotConnected { .. }
+        | EngineError::Unreadable { .. }
+        | EngineError::Store(_)
+        | EngineError::Stopping => ControllerPublishError::Unreachable(sentence),
     }
 }
 

@@ -4,8 +4,8 @@
 use bowline_core::{
     FsType, GroupSnapshotId, IdError, NodeId, Slot, SnapshotId, TargetId, TicketId, Timestamp, VolumeId,
 };
-use bowline_csi::Name;
 use bowline_csi::code::{GetSnapshotError, GetVolumeError, ListError};
+use bowline_csi::{Name, TopologyRequirement};
 use bowline_engine::{Engine, View};
 use bowline_store::{Key, Record, RecordError};
 use bowline_target::{Item, Progress, Provision};
@@ -21,13 +21,16 @@ use crate::shelf::{PAGE, Shelf};
 use crate::token;
 
 mod attach;
+mod faults;
 mod groups;
 mod nodes;
 mod open;
+pub(crate) mod place;
 mod settle;
 mod size;
 mod snapshots;
 mod storage;
+mod targets;
 mod volumes;
 
 /// A volume to be made.
@@ -47,6 +50,10 @@ pub struct NewVolume {
     pub source: Option<Source>,
     /// What can be changed later.
     pub settings: Settings,
+    /// On which target it is to be; the catalog chooses one if not given.
+    pub target: Option<TargetId>,
+    /// From where it has to be reachable.
+    pub place: TopologyRequirement,
 }
 
 /// A change of a volume's settings; what is `None` stays as it is.
@@ -73,7 +80,7 @@ pub struct Listed<T> {
 pub struct Parts {
     /// Where records are kept.
     pub store: Arc<dyn bowline_store::Store>,
-    /// The targets; new volumes go to the first.
+    /// The targets that are connected from the start; more can be added later.
     pub targets: Vec<Arc<dyn Provision>>,
     /// This node (and others that the command line names), to be known from the start.
     pub nodes: Vec<Node>,
@@ -94,7 +101,9 @@ pub struct Catalog {
 pub(crate) struct Inner {
     pub(crate) shelf: Shelf,
     pub(crate) engine: Engine,
-    pub(crate) targets: Vec<Arc<dyn Provision>>,
+    pub(crate) targets: Mutex<BTreeMap<TargetId, Arc<dyn Provision>>>,
+    /// What is wrong with volumes, as their targets said last.
+    pub(crate) faults: Mutex<BTreeMap<VolumeId, String>>,
     pub(crate) nodes: Mutex<BTreeMap<NodeId, Node>>,
     pub(crate) clock: Arc<dyn bowline_engine::Clock>,
     pub(crate) settings: bowline_engine::Settings,
@@ -254,10 +263,10 @@ impl Catalog {
 
 impl Inner {
     /// The target of that name.
-    pub(crate) fn target(&self, target: &TargetId) -> Result<&Arc<dyn Provision>, Failure> {
-        let found = self.targets.iter().find(|one| one.id() == target);
+    pub(crate) fn target(&self, target: &TargetId) -> Result<Arc<dyn Provision>, Failure> {
+        let found = lock(&self.targets).get(target).cloned();
         found.ok_or_else(|| {
-            Failure::new(Why::Unreachable, format!("target {target} is not configured; configure it again"))
+            Failure::new(Why::Unreachable, format!("target {target} is not connected; it goes on when it is"))
         })
     }
 
@@ -353,6 +362,30 @@ pub enum NodeError {
     /// The store.
     #[error(transparent)]
     Store(#[from] bowline_store::StoreError),
+}
+
+/// Why a target was not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// There is no such target.
+    #[error("target {0} is not known")]
+    Unknown(TargetId),
+    /// Something is there.
+    #[error("{what} is on target {target}; delete it first")]
+    InUse {
+        /// The target.
+        target: TargetId,
+        /// What is there: a volume or a snapshot, with its id.
+        what: String,
+    },
+    /// The store.
+    #[error("it cannot be told what is on target {target}: {error}")]
+    Unreadable {
+        /// The target.
+        target: TargetId,
+        /// Why.
+        error: String,
+    },
 }
 
 /// Where records and storage disagree.

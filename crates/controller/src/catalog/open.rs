@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use tokio::sync::broadcast;
 
-use super::{Inner, OpenError, Parts, lock, nodes};
+use super::{Inner, OpenError, Parts, faults, lock, nodes};
 use crate::events::{Events, notice};
 use crate::metrics::Metrics;
 use crate::operations::Operations;
@@ -50,11 +50,12 @@ pub(crate) async fn open(parts: Parts) -> Result<Arc<Inner>, OpenError> {
         metrics: engine_metrics,
     })
     .await?;
-    let notices = engine.notices();
+    let (notices, refusals) = (engine.notices(), engine.refusals());
     let inner = Arc::new(Inner {
         shelf: Shelf { store },
         engine,
-        targets,
+        targets: Mutex::new(targets.into_iter().map(|target| (target.id().clone(), target)).collect()),
+        faults: Mutex::default(),
         nodes: Mutex::new(stored.nodes),
         clock,
         settings,
@@ -66,6 +67,8 @@ pub(crate) async fn open(parts: Parts) -> Result<Arc<Inner>, OpenError> {
         metrics,
     });
     tokio::spawn(hear(Arc::downgrade(&inner), notices));
+    tokio::spawn(faults::look_when_refused(Arc::downgrade(&inner), refusals));
+    tokio::spawn(faults::look_for_ever(Arc::downgrade(&inner)));
     for key in stored.unfinished {
         inner.pursue(key);
     }

@@ -11,17 +11,17 @@ use crate::record::{Snapshot, SnapshotState, Volume, VolumeState};
 use crate::shelf::PAGE;
 
 impl Catalog {
-    /// How much room there is for new volumes.
+    /// How much room there is for new volumes, on all targets that answer.
     pub async fn capacity(&self) -> Result<Capacity, GetCapacityError> {
-        let Some(target) = self.inner.targets.first() else { return Ok(Capacity::default()) };
-        let capacity = target.capacity().await.map_err(|error| unanswered(&error))?;
-        self.inner.metrics.room(&capacity);
-        Ok(capacity)
-    }
-
-    /// The target on which new volumes are made.
-    pub fn first_target(&self) -> Option<&dyn Provision> {
-        self.inner.targets.first().map(AsRef::as_ref)
+        let mut sum = Capacity::default();
+        for (_, room) in self.inner.rooms(self.inner.connected()).await? {
+            sum.total = sum.total.saturating_add(room.total);
+            sum.free = sum.free.saturating_add(room.free);
+            sum.promised = sum.promised.saturating_add(room.promised);
+            sum.available = sum.available.saturating_add(room.available);
+        }
+        self.inner.metrics.room(&sum);
+        Ok(sum)
     }
 
     /// What the targets hold that no record knows, and what records name that is not there: for `bowline doctor`.
@@ -42,22 +42,18 @@ impl Inner {
         if !volume.is_usable() {
             return Ok(None);
         }
-        let target = self.target(&volume.target)?;
-        match target.volume(id).await.map_err(|error| unanswered(&error))? {
-            Some(stored) => Ok(stored.fault),
-            None => Ok(Some(format!("its bytes are not on target {}", volume.target))),
-        }
+        self.look(&volume).await
     }
 
     async fn drift(&self) -> Result<Drift, Failure> {
         // What is stored first: whatever is made or deleted meanwhile is asked about once more below.
         let mut stored = BTreeMap::new();
-        for (index, target) in self.targets.iter().enumerate() {
+        for target in self.connected() {
             let mut after = None;
             loop {
                 let items = target.items(after.as_ref(), PAGE).await.map_err(|error| unanswered(&error))?;
                 after = items.last().cloned();
-                stored.extend(items.into_iter().map(|item| (item, index)));
+                stored.extend(items.into_iter().map(|item| (item, target.id().clone())));
                 if after.is_none() {
                     break;
                 }
@@ -83,15 +79,16 @@ impl Inner {
             })
             .await?;
         let mut drift = Drift::default();
-        for (item, index) in &stored {
-            let there = self.targets.get(*index).map(AsRef::as_ref);
-            if !known.contains(item) && is_there(there, item).await? {
+        for (item, target) in &stored {
+            let there = self.target(target)?;
+            if !known.contains(item) && is_there(there.as_ref(), item).await? {
                 drift.unknown.push(item.clone());
             }
         }
         for (item, target) in expected {
-            let there = self.targets.iter().find(|one| *one.id() == target).map(AsRef::as_ref);
-            if !stored.contains_key(&item) && !is_there(there, &item).await? {
+            // What is on a target that is not connected is not missing.
+            let Ok(there) = self.target(&target) else { continue };
+            if !stored.contains_key(&item) && !is_there(there.as_ref(), &item).await? {
                 drift.missing.push(item);
             }
         }
@@ -99,8 +96,7 @@ impl Inner {
     }
 }
 
-async fn is_there(target: Option<&dyn Provision>, item: &Item) -> Result<bool, Failure> {
-    let Some(target) = target else { return Ok(false) };
+async fn is_there(target: &dyn Provision, item: &Item) -> Result<bool, Failure> {
     match item {
         Item::Volume(id) => Ok(target.volume(id).await.map_err(|error| unanswered(&error))?.is_some()),
         Item::Snapshot(id) => {

@@ -1,6 +1,6 @@
 //! Making, deleting, growing and changing volumes. What is to be done is stored before it is done.
 
-use bowline_core::{AccessMode, Content, FsType, Slot, Ticket, VolumeId};
+use bowline_core::{AccessMode, Content, FsType, Slot, TargetId, Ticket, VolumeId};
 use bowline_csi::code::{ControllerExpandError, ControllerModifyError, CreateVolumeError, DeleteVolumeError};
 use bowline_engine::EngineError;
 use bowline_store::{Key, Kind};
@@ -120,6 +120,9 @@ fn set(uses: &[Use]) -> BTreeSet<Use> {
 /// What differs between a volume and an order of the same name.
 fn difference(volume: &Volume, order: &NewVolume) -> Option<String> {
     let (required, limit) = (order.required.unwrap_or_default(), order.limit);
+    if order.target.as_ref().is_some_and(|target| *target != volume.target) {
+        return Some(format!("it is on target {}", volume.target));
+    }
     if volume.name != order.name.as_str() {
         return Some(format!("its name is {:?}, whose digest is the same", volume.name));
     }
@@ -141,21 +144,34 @@ fn difference(volume: &Volume, order: &NewVolume) -> Option<String> {
 impl Inner {
     async fn create(self: &Arc<Self>, order: &NewVolume) -> Told {
         let slot = Slot::of_name(order.name.as_str());
+        // Targets that said, when it came to it, that they have no room; and what the first of them said.
+        let (mut full, mut no_room) = (BTreeSet::new(), None);
         loop {
             let Some((volume, _)) = self.shelf.get::<Volume>(slot.as_str()).await? else {
-                let volume = self.planned(order, &slot).await?;
+                let volume = match (self.planned(order, &slot, &full).await, no_room.take()) {
+                    (Ok(volume), _) => volume,
+                    (Err(_), Some(no_room)) => return Err(no_room),
+                    (Err(failure), None) => return Err(failure),
+                };
                 match self.shelf.add(slot.as_str(), &volume).await? {
                     Put::Done => self.metrics.volumes.inc(),
                     Put::Stale => continue,
                 };
-                return self.finish_create(&volume).await;
+                match self.finish_create(&volume).await {
+                    // Nothing was begun there, and its record is gone: the next one may have room.
+                    Err(failure) if failure.why == Why::NoRoom && full.insert(volume.target.clone()) => {
+                        no_room = Some(failure);
+                        continue;
+                    }
+                    told => return told,
+                }
             };
             if volume.state == VolumeState::Deleting {
                 let sentence =
                     format!("volume {:?} is being deleted; ask again when it is gone", volume.name);
                 return Err(Failure::new(Why::Busy, sentence));
             }
-            if let Some(difference) = difference(&volume, order) {
+            if let Some(difference) = difference(&volume, order).or_else(|| self.out_of_reach(&volume, order)) {
                 let sentence = format!("volume {:?} exists and is not like this: {difference}", volume.name);
                 return Err(Failure::new(Why::Different, sentence));
             }
@@ -168,11 +184,15 @@ impl Inner {
         }
     }
 
-    /// The record of a volume that is asked for now.
-    async fn planned(&self, order: &NewVolume, slot: &Slot) -> Result<Volume, Failure> {
-        let first = self.targets.first().map(|target| target.id().clone());
-        let (target, least) = match &order.source {
-            None => (first, 0),
+    /// The record of a volume that is asked for now. Where it will be is chosen here, once.
+    async fn planned(
+        &self,
+        order: &NewVolume,
+        slot: &Slot,
+        full: &BTreeSet<TargetId>,
+    ) -> Result<Volume, Failure> {
+        let (pinned, least) = match &order.source {
+            None => (None, 0),
             Some(Source::Volume(id)) => {
                 let source = self.volume(id).await?;
                 if !source.is_usable() {
@@ -188,13 +208,12 @@ impl Inner {
                 (Some(source.target), size)
             }
         };
-        let target = target.ok_or_else(|| Failure::new(Why::NoRoom, "there is no target"))?;
-        let sizes = self.target(&target)?.sizes();
+        let chosen = self.choose_target(order, pinned.as_ref(), least, full).await?;
         Ok(Volume {
             id: made(VolumeId::new(fresh_id(slot)?))?,
             name: order.name.as_str().to_owned(),
-            size: size::fit(sizes, order.required, order.limit, least)?,
-            target,
+            size: size::fit(chosen.sizes(), order.required, order.limit, least)?,
+            target: chosen.id().clone(),
             fs: order.fs.unwrap_or(FsType::Ext4),
             uses: set(&order.uses).into_iter().collect(),
             source: order.source.clone(),
@@ -278,7 +297,7 @@ impl Inner {
     async fn made_ready(&self, volume: &Volume) -> Result<Volume, Failure> {
         let ready = |found: &Volume| Volume { state: VolumeState::Ready, ..found.clone() };
         let ready = self.change_volume(&volume.id, ready).await?;
-        self.engine.observe_volume(&ready.id, ready.facts());
+        self.observe(&ready);
         let sentence =
             format!("Volume {:?} has {} bytes on target {}.", ready.name, ready.size, ready.target);
         self.tell(Some(&ready.id), "Created", sentence);
@@ -369,7 +388,7 @@ impl Inner {
     async fn put_back(&self, volume: &Volume, failure: Failure) -> Result<Failure, Failure> {
         let back = |found: &Volume| Volume { state: VolumeState::Ready, ..found.clone() };
         let volume = self.change_volume(&volume.id, back).await?;
-        self.engine.observe_volume(&volume.id, volume.facts());
+        self.observe(&volume);
         Ok(failure)
     }
 
@@ -379,7 +398,7 @@ impl Inner {
         if matches!(self.engine.view(&volume.id).await, Err(EngineError::UnknownVolume(_))) {
             return Ok(());
         }
-        self.engine.observe_volume(&volume.id, volume.facts());
+        self.observe(volume);
         match self.engine.remove_volume(&volume.id).await {
             Ok(()) | Err(EngineError::UnknownVolume(_)) => Ok(()),
             Err(error @ EngineError::InUse { .. }) => match self.who_has(volume).await? {
@@ -409,6 +428,7 @@ impl Inner {
         }
         let slot = slot_of(&volume.id)?;
         self.shelf.remove(slot.as_str(), |found: &Volume| found.id == volume.id).await?;
+        lock(&self.faults).remove(&volume.id);
         self.metrics.volumes.dec();
         self.tell(Some(&volume.id), "Deleted", format!("Volume {:?} is gone.", volume.name));
         Ok(Done::Nothing)
@@ -473,7 +493,7 @@ impl Inner {
         };
         let volume = self.try_change_volume(id, changed).await?;
         if volume.is_usable() {
-            self.engine.observe_volume(&volume.id, volume.facts());
+            self.observe(&volume);
         }
         self.tell(Some(id), "Changed", format!("The settings of volume {:?} are others now.", volume.name));
         Ok(Done::Volume(volume))

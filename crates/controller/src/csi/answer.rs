@@ -3,9 +3,7 @@
 use bowline_core::{Ledger, Timestamp, VolumeId};
 use bowline_csi::wire;
 use bowline_csi::wire::volume_content_source::{SnapshotSource, Type, VolumeSource};
-use bowline_csi::{Topology, TopologyRequirement};
 use bowline_store::{Key, record};
-use bowline_target::Provision;
 use std::collections::HashMap;
 
 use super::FS;
@@ -67,16 +65,6 @@ pub(crate) fn snapshot(catalog: &Catalog, snapshot: &Snapshot) -> Option<wire::S
         group_snapshot_id: snapshot.group.as_ref().map(ToString::to_string).unwrap_or_default(),
         accessible_topology: topologies(catalog, &snapshot.target),
     })
-}
-
-/// Whether what is on a target can be reached from a place.
-pub(crate) fn reaches(target: &dyn Provision, place: &Topology) -> bool {
-    target.topology().iter().all(|(domain, segment)| place.get(domain) == Some(segment))
-}
-
-/// Whether what is on a target can be reached from where it has to be.
-pub(crate) fn is_reachable(target: &dyn Provision, requirement: &TopologyRequirement) -> bool {
-    requirement.requisite.is_empty() || requirement.requisite.iter().any(|place| reaches(target, place))
 }
 
 /// The nodes that are let in to a volume, as it is stored: a grant is stored before the target is asked for it, and its

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::volumes::health_of;
 use super::{ControllerService, answer, parameters};
-use crate::catalog::Listed;
+use crate::catalog::{Listed, place};
 use crate::record::{Volume, VolumeState};
 use crate::shelf::PAGE;
 use crate::token::{self, List};
@@ -137,7 +137,7 @@ impl ControllerService {
         // A name that is taken is told even if the volume it was for is gone, so only what is known is checked.
         if let Ok(volume) = &volume
             && let Ok(target) = self.catalog.inner().target(&volume.target)
-            && !answer::is_reachable(target.as_ref(), &request.accessibility)
+            && !place::is_reachable(target.as_ref(), &request.accessibility)
         {
             let sentence =
                 format!("target {} cannot be reached from where the snapshot has to be", target.id());

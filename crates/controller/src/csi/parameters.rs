@@ -1,7 +1,7 @@
 //! Parameters of a storage class, and those that can be changed later. One that is not known is refused by its name: who
 //! misspells one shall not find out later.
 
-use bowline_core::{AccessMode, FsType, MigrationTimeout};
+use bowline_core::{AccessMode, FsType, MigrationTimeout, TargetId};
 use bowline_csi::{Access, Attributes, VolumeCapability};
 
 use crate::catalog::Change;
@@ -12,6 +12,7 @@ use crate::record::{Settings, Use};
 const OF_KUBERNETES: &str = "csi.storage.k8s.io/";
 
 const FS_TYPE: &str = "fsType";
+const TARGET: &str = "target";
 const MIGRATABLE: &str = "migratable";
 const DELETION_PROTECTION: &str = "deletionProtection";
 const DISCARD: &str = "discard";
@@ -24,18 +25,32 @@ fn shown(text: &str) -> String {
     format!("{:?}", text.chars().take(80).collect::<String>())
 }
 
-/// What a storage class may say: the filesystem, and what can be changed later.
-pub(crate) fn of_class(parameters: &Attributes) -> Result<(Option<FsType>, Change), Failure> {
-    let (mut fs, mut change) = (None, Change::default());
+/// What a storage class may say.
+#[derive(Default)]
+pub(crate) struct Class {
+    /// The filesystem.
+    pub(crate) fs: Option<FsType>,
+    /// On which target volumes are made.
+    pub(crate) target: Option<TargetId>,
+    /// What can be changed later.
+    pub(crate) change: Change,
+}
+
+pub(crate) fn of_class(parameters: &Attributes) -> Result<Class, Failure> {
+    let mut class = Class::default();
     for (key, value) in parameters.iter().filter(|(key, _)| !key.starts_with(OF_KUBERNETES)) {
         if key == FS_TYPE {
-            fs = Some(filesystem("parameters[fsType]", value)?);
-        } else if !set(&mut change, "parameters", key, value)? {
-            let known = [FS_TYPE, MIGRATABLE, DELETION_PROTECTION, DISCARD].join(", ");
+            class.fs = Some(filesystem("parameters[fsType]", value)?);
+        } else if key == TARGET {
+            let target = TargetId::new(value);
+            class.target =
+                Some(target.map_err(|error| unsupported(format!("parameters[target]: {error}")))?);
+        } else if !set(&mut class.change, "parameters", key, value)? {
+            let known = [FS_TYPE, TARGET, MIGRATABLE, DELETION_PROTECTION, DISCARD].join(", ");
             return Err(unsupported(format!("parameters[{}] is not known; known are {known}", shown(key))));
         }
     }
-    Ok((fs, change))
+    Ok(class)
 }
 
 /// What can be changed later.

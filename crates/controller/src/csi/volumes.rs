@@ -12,7 +12,7 @@ use bowline_csi::wire;
 use std::time::Duration;
 
 use super::{ControllerService, answer, parameters};
-use crate::catalog::NewVolume;
+use crate::catalog::{NewVolume, place};
 use crate::failure::{Failure, Why};
 use crate::record::{Source, Volume, VolumeState};
 use bowline_core::{AccessMode, Content};
@@ -24,26 +24,21 @@ impl ControllerService {
         wait: Duration,
     ) -> Result<wire::CreateVolumeResponse, CreateVolumeError> {
         let request = CreateVolume::try_from(request)?;
-        let (class_fs, class) = parameters::of_class(&request.parameters)?;
+        let class = parameters::of_class(&request.parameters)?;
         let given = parameters::mutable(&request.mutable_parameters)?;
-        if let Some(target) = self.catalog.first_target()
-            && !answer::is_reachable(target, &request.accessibility)
-        {
-            let sentence =
-                format!("target {} cannot be reached from where the volume has to be", target.id());
-            return Err(CreateVolumeError::NoRoom(sentence));
-        }
         let order = NewVolume {
             name: request.name,
             required: request.capacity.map(|range| range.required()).filter(|required| *required > 0),
             limit: request.capacity.and_then(|range| range.limit()),
-            fs: parameters::filesystem_of(&request.capabilities, class_fs)?,
+            fs: parameters::filesystem_of(&request.capabilities, class.fs)?,
             uses: request.capabilities.iter().map(parameters::use_of).collect(),
             source: request.source.map(|source| match source {
                 ContentSource::Snapshot(id) => Source::Snapshot(id),
                 ContentSource::Volume(id) => Source::Volume(id),
             }),
-            settings: parameters::settings(&class, &given),
+            settings: parameters::settings(&class.change, &given),
+            target: class.target,
+            place: request.accessibility,
         };
         let volume = self.catalog.create_volume(order, wait).await?;
         Ok(wire::CreateVolumeResponse { volume: Some(answer::volume(&self.catalog, &volume)) })
@@ -163,18 +158,21 @@ impl ControllerService {
         request: wire::GetCapacityRequest,
     ) -> Result<wire::GetCapacityResponse, GetCapacityError> {
         let request = GetCapacity::try_from(request)?;
-        parameters::of_class(&request.parameters)?;
-        let Some(target) = self.catalog.first_target() else {
-            return Ok(wire::GetCapacityResponse::default());
-        };
-        let (capacity, sizes) = (self.catalog.capacity().await?, target.sizes());
-        let reachable = request.topology.is_none_or(|place| answer::reaches(target, &place));
+        let class = parameters::of_class(&request.parameters)?;
         let usable = request.capabilities.iter().all(|one| !is_shared_filesystem(one));
-        let available = if reachable && usable { capacity.available } else { 0 };
+        let matching = self.catalog.targets().into_iter().filter(|target| {
+            usable
+                && class.target.as_ref().is_none_or(|named| named == target.id())
+                && request.topology.as_ref().is_none_or(|from| place::reaches(target.as_ref(), from))
+        });
+        let rooms = self.catalog.inner().rooms(matching.collect()).await?;
+        let largest = rooms.iter().map(|(target, room)| target.sizes().maximum.min(room.available)).max();
+        let available = rooms.iter().fold(0_u64, |sum, (_, room)| sum.saturating_add(room.available));
+        let least = self.catalog.targets().iter().map(|target| target.sizes().minimum).min();
         Ok(wire::GetCapacityResponse {
             available_capacity: answer::bytes(available),
-            maximum_volume_size: Some(answer::bytes(sizes.maximum.min(available))),
-            minimum_volume_size: Some(answer::bytes(sizes.minimum)),
+            maximum_volume_size: Some(answer::bytes(largest.unwrap_or_default())),
+            minimum_volume_size: Some(answer::bytes(least.unwrap_or_default())),
         })
     }
 }
@@ -217,8 +215,12 @@ fn agrees(volume: &Volume, request: &ValidateCapabilities) -> Result<(), Failure
         let sentence = format!("volume_context[{key}] is not what volume {} has", volume.id);
         return Err(Failure::new(Why::Unsupported, sentence));
     }
-    let (fs, _) = parameters::of_class(&request.parameters)?;
-    if fs.is_some_and(|fs| fs != volume.fs) {
+    let class = parameters::of_class(&request.parameters)?;
+    if class.target.is_some_and(|target| target != volume.target) {
+        let sentence = format!("parameters[target]: volume {} is on {}", volume.id, volume.target);
+        return Err(Failure::new(Why::Unsupported, sentence));
+    }
+    if class.fs.is_some_and(|fs| fs != volume.fs) {
         let sentence = format!("parameters[fsType]: volume {} has {}", volume.id, volume.fs);
         return Err(Failure::new(Why::Unsupported, sentence));
     }

@@ -5,11 +5,13 @@
 
 mod attach;
 mod csi;
+mod faults;
 mod lists;
 mod open;
 mod random;
 mod scenario;
 mod snapshots;
 mod sweep;
+mod targets;
 mod volumes;
 mod world;

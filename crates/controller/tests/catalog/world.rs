@@ -51,11 +51,25 @@ impl World {
     pub(crate) async fn catalog_with(&self, fate: Arc<Fate>) -> Result<Catalog, OpenError> {
         let target: Arc<dyn Provision> =
             Arc::new(FaultyProvision::new(Arc::clone(&self.target) as _, Arc::clone(&fate)));
+        let store = Arc::new(FaultyStore::new(Arc::clone(&self.store), fate));
+        self.catalog_of(store, vec![target]).await
+    }
+
+    /// A catalog with these targets instead of the one of this world.
+    pub(crate) async fn catalog_on(&self, targets: Vec<Arc<dyn Provision>>) -> Result<Catalog, OpenError> {
+        self.catalog_of(Arc::clone(&self.store), targets).await
+    }
+
+    async fn catalog_of(
+        &self,
+        store: Arc<dyn Store>,
+        targets: Vec<Arc<dyn Provision>>,
+    ) -> Result<Catalog, OpenError> {
         let added_at = TestClock::new().now();
         let known = |name: &str| Node { id: node(name), limit: self.limit, out_of_service: None, added_at };
         Catalog::open(Parts {
-            store: Arc::new(FaultyStore::new(Arc::clone(&self.store), fate)),
-            targets: vec![target],
+            store,
+            targets,
             nodes: ["a", "b", "c"].map(known).to_vec(),
             clock: Arc::new(Ticking(TestClock::at(self.later))),
             settings: Default::default(),
@@ -79,6 +93,8 @@ pub(crate) fn order(called: &str) -> NewVolume {
         uses: vec![Use { access: AccessMode::SingleNodeWriter, content: Content::Filesystem }],
         source: None,
         settings: Settings::default(),
+        target: None,
+        place: Default::default(),
     }
 }
 

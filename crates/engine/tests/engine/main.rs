@@ -11,4 +11,5 @@ mod random;
 mod scenario;
 mod start;
 mod sweep;
+mod targets;
 mod world;

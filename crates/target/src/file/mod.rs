@@ -138,6 +138,12 @@ impl Inner {
                 Ok(Some(StoredVolume { size: record.size, allocated, fault }))
             }
             Ok(None) => {
+                // An empty mount point in its place says nothing of what was there.
+                if !self.directory.is_here().map_err(|fault| self.told(fault, 0))? {
+                    let path = self.directory.path.display();
+                    let error = format!("{path} is not the directory that was opened");
+                    return Err(ProvisionError::Unreachable { error });
+                }
                 let has = |part| self.directory.exists(&item, part).map_err(|fault| self.told(fault, 0));
                 let orphan = has(name::Part::Data)? && !has(name::Part::Record)?;
                 Ok(orphan.then(|| ill(format!("the record of volume {volume} is missing"))))

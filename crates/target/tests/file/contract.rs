@@ -61,3 +61,33 @@ fn the_target_says_where_and_what_it_is() {
         lab.create(&target, &order("largest", sizes.maximum, None)).unwrap();
     });
 }
+
+#[test]
+fn the_contract_is_kept_behind_an_agent() {
+    use bowline_target::agent::{AgentClient, AgentServer, ClientSettings, Listener, Place};
+    use std::sync::Arc;
+    lab("contract::the_contract_is_kept_behind_an_agent", &[], |lab| {
+        let (directory, socket) = (lab.path("volumes"), lab.path("agent.sock"));
+        let target = Arc::new(open(&directory, Policy { overcommit: 100, reserve: 8 * MIB }).unwrap());
+        lab.runtime.block_on(async {
+            let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+            let server = AgentServer::new(Arc::clone(&target) as _, "file", "1");
+            let serving = tokio::spawn(server.run(Listener::Unix(listener), std::future::pending()));
+            let client = AgentClient::connect(Place::Unix(socket.clone()), None, ClientSettings::default());
+            let client = client.await.unwrap();
+            let volumes = [volume("v1"), volume("v2"), volume(".V3")];
+            for id in &volumes {
+                let order = order(id.as_str(), MIB, None);
+                client.create(&order, &bowline_target::Progress::default()).await.unwrap();
+            }
+            contract::run(&client, &volumes).await;
+            for id in &volumes {
+                client.delete(id).await.unwrap();
+            }
+            contract::provision::run(&client, &Raw(&target), "far-").await;
+            serving.abort();
+        });
+        drop(target);
+        assert_eq!(listed(&directory), EMPTY, "nothing is left");
+    });
+}

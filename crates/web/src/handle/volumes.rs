@@ -51,6 +51,8 @@ async fn parse(catalog: &Catalog, order: NewVolume) -> Result<catalog::NewVolume
         uses,
         source,
         settings: catalog::Settings { migratable, deletion_protection, discard },
+        target: None,
+        place: Default::default(),
     })
 }
 

@@ -1,0 +1,322 @@
+//! `bowline target`: a directory of volumes on this machine, served to a controller elsewhere.
+
+use anyhow::{Context, Result};
+use bowline_core::TargetId;
+use bowline_csi::{Endpoint, OwnedSocket};
+use bowline_host::{Host, Roots};
+use bowline_target::agent::{AgentServer, Listener, TlsFiles};
+use bowline_target::file::{FileTarget, Policy, Settings};
+use bowline_target::{Capacity, Provision};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::args::TargetArgs;
+use crate::config::{ConfigError, Http, hostname};
+use crate::health::{self, Health};
+use crate::notify::{self, State};
+use crate::up::{stopped, until};
+
+/// How often it is looked whether the certificates are there.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often somebody is reminded that they are not.
+const REMIND: u32 = 30;
+/// How often the room is measured for those who count.
+const MEASURE: Duration = Duration::from_secs(15);
+
+/// Everything that `bowline target` is told.
+#[derive(Clone, Debug)]
+pub struct TargetConfig {
+    /// What the target is called.
+    pub id: TargetId,
+    /// Where the volumes are.
+    pub directory: PathBuf,
+    /// Where controllers reach it.
+    pub listen: Listen,
+    /// Where the certificates are.
+    pub tls: Option<PathBuf>,
+    /// From where its volumes can be reached, besides from this machine.
+    pub topology: BTreeMap<String, String>,
+    /// What this machine is called in topology.
+    pub host_name: String,
+    /// How much may be promised.
+    pub policy: Policy,
+    /// Where health is told, if at all.
+    pub http: Option<SocketAddr>,
+}
+
+impl TargetConfig {
+    /// What was typed, or is in the environment.
+    pub fn load(args: TargetArgs) -> Result<Self, ConfigError> {
+        let wrong = |path: &str, error: &str| ConfigError::Place {
+            path: PathBuf::from(path),
+            error: error.to_owned(),
+        };
+        if let (Listen::Address(address), None) = (&args.listen, &args.tls) {
+            let error = "an address needs --tls, a directory with ca.crt, tls.crt and tls.key; without certificates \
+                         only a unix socket is served";
+            return Err(wrong(&address.to_string(), error));
+        }
+        let mut topology = BTreeMap::new();
+        for Segment { domain, segment } in args.topology {
+            if domain == bowline_target::file::TOPOLOGY_HOST {
+                return Err(wrong(&domain, "--topology cannot say which machine this is; --host-name does"));
+            }
+            if topology.insert(domain.clone(), segment).is_some() {
+                return Err(wrong(&domain, "--topology names it twice"));
+            }
+        }
+        let host_name = match args.host_name {
+            Some(name) => name,
+            None => hostname()?,
+        };
+        let http = match args.http.unwrap_or(Http::At(SocketAddr::from(([127, 0, 0, 1], 8462)))) {
+            Http::Off => None,
+            Http::At(address) => Some(address),
+        };
+        Ok(Self {
+            id: args.id,
+            directory: args.directory,
+            listen: args.listen,
+            tls: args.tls,
+            topology,
+            host_name: host_name.to_string(),
+            policy: Policy {
+                overcommit: args.overcommit.unwrap_or_default().percent(),
+                reserve: args.reserve.map_or(64 << 20, |reserve| reserve.0),
+            },
+            http,
+        })
+    }
+}
+
+/// Where controllers reach an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// An address, with certificates.
+    Address(SocketAddr),
+    /// A socket that only its owner can open.
+    Socket(Endpoint),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        if text.starts_with("unix:") || text.starts_with('/') {
+            return text.parse().map(Self::Socket).map_err(|error| format!("{error}"));
+        }
+        Err(format!("{text:?} is neither an address (0.0.0.0:9460) nor a socket (unix:///run/target.sock)"))
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Socket(socket) => socket.fmt(f),
+        }
+    }
+}
+
+/// One segment of topology, written `KEY=VALUE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The key.
+    pub domain: String,
+    /// The value.
+    pub segment: String,
+}
+
+impl FromStr for Segment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (domain, segment) =
+            text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form KEY=VALUE"))?;
+        let plain = |part: &str, most: usize, more: &str| {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c) || more.contains(c);
+            !part.is_empty()
+                && part.len() <= most
+                && part.chars().all(allowed)
+                && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && part.ends_with(|c: char| c.is_ascii_alphanumeric())
+        };
+        if !plain(domain, 127, "/") || !plain(segment, 63, "") {
+            return Err(format!("{text:?} can be no label: letters, digits, '-', '_' and '.' are allowed"));
+        }
+        Ok(Self { domain: domain.to_owned(), segment: segment.to_owned() })
+    }
+}
+
+/// Serves until it is told to stop.
+pub(crate) async fn run(config: TargetConfig) -> Result<()> {
+    let stop = stopped()?;
+    let registry = Arc::new(Mutex::new(Registry::default()));
+    let (progress, ready) = watch::channel(Err("the directory is being opened".to_owned()));
+    if let Some(address) = config.http {
+        let health = Health { ready, registry: Arc::clone(&registry) };
+        let served = health::serve(address, health, until(stop.clone())).await;
+        served.with_context(|| format!("cannot listen on {address}"))?;
+    }
+    let target = Arc::new(open(&config).await?);
+    tokio::spawn(measure(Arc::clone(&target) as _, Gauges::new(&registry)));
+    let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
+    let server = AgentServer::new(target, "file", env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
+    progress.send_replace(Ok(()));
+    if let Err(error) = notify::notify(State::Ready) {
+        tracing::warn!(%error, "nobody could be told that it is ready");
+    }
+    tracing::info!(target = %config.id, directory = %config.directory.display(), listen = %config.listen, "ready");
+    let ending = async {
+        until(stop).await;
+        progress.send_replace(Err("it is stopping".to_owned()));
+        drop(socket);
+    };
+    server.run(listener, ending).await?;
+    let _ = notify::notify(State::Stopping);
+    Ok(())
+}
+
+async fn open(config: &TargetConfig) -> Result<FileTarget> {
+    let settings = Settings {
+        id: config.id.clone(),
+        directory: config.directory.clone(),
+        host_name: config.host_name.clone(),
+        policy: config.policy,
+    };
+    let host = Host::new(Roots::default(), bowline_host::command::Programs::default());
+    Ok(tokio::task::spawn_blocking(move || FileTarget::open(settings, host)).await??)
+}
+
+/// The place to listen at; `None` if it was told to stop before the certificates were there.
+async fn listen(
+    config: &TargetConfig,
+    progress: &watch::Sender<Result<(), String>>,
+    stop: watch::Receiver<bool>,
+) -> Result<Option<(Listener, Option<OwnedSocket>)>> {
+    match (&config.listen, &config.tls) {
+        (Listen::Socket(endpoint), _) => {
+            let (listener, socket) = OwnedSocket::bind(endpoint).await?;
+            Ok(Some((Listener::Unix(listener), Some(socket))))
+        }
+        (Listen::Address(address), Some(directory)) => {
+            let files = TlsFiles::new(directory);
+            tokio::select! {
+                () = wait_for(&files, progress) => {}
+                () = until(stop) => return Ok(None),
+            }
+            let listener = TcpListener::bind(address).await;
+            let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+            Ok(Some((Listener::Tls { listener, files }, None)))
+        }
+        // `TargetConfig::load` does not let it come to that.
+        (Listen::Address(address), None) => anyhow::bail!("{address} needs certificates: give --tls"),
+    }
+}
+
+/// In a container, certificates may come later than the process.
+async fn wait_for(files: &TlsFiles, progress: &watch::Sender<Result<(), String>>) {
+    let mut looks = 0;
+    while let Err(error) = files.check() {
+        if looks % REMIND == 0 {
+            tracing::warn!(%error, "waiting for the certificates");
+        }
+        progress.send_replace(Err(format!("waiting for the certificates: {error}")));
+        looks += 1;
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Bytes {
+    of: &'static str,
+}
+
+struct Gauges {
+    capacity: Family<Bytes, Gauge>,
+}
+
+impl Gauges {
+    fn new(registry: &Mutex<Registry>) -> Self {
+        let capacity = Family::default();
+        let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = registry.sub_registry_with_prefix("bowline_target");
+        registry.register("capacity_bytes", "Room in the directory, when it was last measured", capacity.clone());
+        Self { capacity }
+    }
+
+    fn set(&self, room: &Capacity) {
+        let rows = [
+            ("total", room.total),
+            ("free", room.free),
+            ("promised", room.promised),
+            ("available", room.available),
+        ];
+        for (of, bytes) in rows {
+            self.capacity.get_or_create(&Bytes { of }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+async fn measure(target: Arc<dyn Provision>, gauges: Gauges) {
+    loop {
+        match target.capacity().await {
+            Ok(room) => gauges.set(&room),
+            Err(error) => tracing::warn!(%error, "the room cannot be measured"),
+        }
+        tokio::time::sleep(MEASURE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn load(typed: &[&str]) -> Result<TargetConfig, String> {
+        let base = ["bowline", "target", "--id", "file-a", "--directory", "/v", "--host-name", "worker-1"];
+        let cli = crate::args::Cli::try_parse_from([&base, typed].concat()).map_err(|error| error.to_string())?;
+        let crate::args::Command::Target(args) = cli.command else { panic!("not target") };
+        TargetConfig::load(args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_address_is_never_served_without_certificates() {
+        let error = load(&["--listen", "0.0.0.0:9460"]).unwrap_err();
+        assert!(error.contains("needs --tls"), "{error}");
+        let config = load(&["--listen", "0.0.0.0:9460", "--tls", "/tls", "--topology", "zone=z1"]).unwrap();
+        assert_eq!(config.topology, BTreeMap::from([("zone".to_owned(), "z1".to_owned())]));
+        assert_eq!(config.http, Some("127.0.0.1:8462".parse().unwrap()));
+        let config = load(&["--listen", "unix:///run/x.sock", "--http", "off"]).unwrap();
+        assert_eq!((config.http, config.host_name.as_str()), (None, "worker-1"));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_to_write() {
+        for (typed, told) in [
+            (&["--listen", "here"][..], "neither an address"),
+            (&["--listen", "unix://x"], "no absolute path"),
+            (&["--listen", "/x.sock", "--topology", "zone"], "KEY=VALUE"),
+            (&["--listen", "/x.sock", "--topology", "zone=a b"], "can be no label"),
+            (&["--listen", "/x.sock", "--topology", "z=a", "--topology", "z=b"], "names it twice"),
+            (&["--listen", "/x.sock", "--topology", "topology.bowline.storage/host=x"], "--host-name does"),
+        ] {
+            let error = load(typed).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `bowline target` as a process: it waits for its certificates, serves, and ends when it is told to.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
+
+use bowline_core::{TargetId, VolumeId};
+use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
+use bowline_target::{NewVolume, Progress, Provision, Target};
+use bowline_testkit::world::{run, wait_until};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// What is answered at a path; nothing while nobody listens.
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+fn issue(place: &Path, ca: &(Issuer<'static, KeyPair>, String), name: &str) {
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &ca.0).unwrap();
+    std::fs::create_dir_all(place).unwrap();
+    std::fs::write(place.join("tls.crt"), certificate.pem()).unwrap();
+    std::fs::write(place.join("tls.key"), key.serialize_pem()).unwrap();
+    std::fs::write(place.join("ca.crt"), &ca.1).unwrap();
+}
+
+fn authority() -> (Issuer<'static, KeyPair>, String) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap().pem();
+    (Issuer::new(params, key), certificate)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_waits_for_its_certificates_serves_and_ends() {
+    let place = tempfile::tempdir().unwrap();
+    let (port, http) = (free_port(), free_port());
+    let path = |name: &str| place.path().join(name);
+    let child = Command::new(BOWLINE)
+        .args(["target", "--id", "file-a", "--topology", "zone=z1", "--host-name", "worker-1"])
+        .args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{http}")])
+        .arg("--directory")
+        .arg(path("volumes"))
+        .arg("--tls")
+        .arg(path("tls"))
+        .stderr(std::fs::File::create(path("log")).unwrap())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut agent = Running(child);
+    let waiting = || get(http, "/readyz").filter(|answer| answer.contains("waiting for the certificates"));
+    let answer = wait_until("the agent to say that it waits", waiting);
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(get(http, "/healthz").unwrap().starts_with("HTTP/1.1 200"));
+    let ca = authority();
+    issue(&path("tls"), &ca, "agent.bowline.storage");
+    issue(&path("controller"), &ca, "controller.bowline.storage");
+    wait_until("the agent to be ready", || get(http, "/readyz").filter(|answer| answer.contains("200 OK")));
+
+    let address = Place::Tls { address: format!("127.0.0.1:{port}"), files: TlsFiles::new(path("controller")) };
+    let id = TargetId::new("file-a").unwrap();
+    let client = AgentClient::connect(address, Some(&id), ClientSettings::default()).await.unwrap();
+    assert_eq!((client.id(), client.kind()), (&id, "file"));
+    let topology: Vec<_> = client.topology().into_iter().collect();
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(topology, [pair("topology.bowline.storage/host", "worker-1"), pair("zone", "z1")]);
+    let volume = VolumeId::new("v").unwrap();
+    let order = NewVolume { volume: volume.clone(), name: "v".to_owned(), size: 1 << 20, source: None };
+    assert_eq!(client.create(&order, &Progress::default()).await, Ok(1 << 20));
+    assert!(path("volumes").join("vol-v.data").exists());
+    let counted = || get(http, "/metrics").filter(|text| text.contains("bowline_target_capacity_bytes{of=\"total\"}"));
+    wait_until("the room to be counted", counted);
+    client.delete(&volume).await.unwrap();
+
+    run("kill", ["-TERM", &agent.0.id().to_string()]);
+    let status = tokio::task::spawn_blocking(move || agent.0.wait().unwrap()).await.unwrap();
+    assert!(status.success(), "{status}\n{}", std::fs::read_to_string(path("log")).unwrap());
+}
+
+#[test]
+fn an_address_without_certificates_is_wrong_usage_of_the_agent() {
+    let output = Command::new(BOWLINE)
+        .args(["target", "--id", "a", "--directory", "/nonexistent/x", "--listen", "127.0.0.1:1"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("needs --tls"), "{said}");
+}

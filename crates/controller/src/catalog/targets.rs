@@ -1,0 +1,77 @@
+//! Targets come and go while the catalog runs.
+
+use bowline_core::TargetId;
+use bowline_engine::CompareError;
+use bowline_target::{Provision, Target};
+use std::sync::Arc;
+
+use super::{Catalog, Inner, TargetError, lock};
+use crate::record::{Snapshot, Volume};
+
+impl Catalog {
+    /// Connects a target, or connects it anew. New volumes may be made there at once; those that are there get nobody new
+    /// until it was asked whom it lets in, which is tried again by itself if it fails now.
+    pub async fn add_target(&self, target: Arc<dyn Provision>) -> Result<(), CompareError> {
+        let id = target.id().clone();
+        lock(&self.inner.targets).insert(id.clone(), Arc::clone(&target));
+        let compared = self.inner.engine.add_target(target as Arc<dyn Target>).await;
+        let catalog = Arc::downgrade(&self.inner);
+        tokio::spawn(async move {
+            if let Some(inner) = catalog.upgrade() {
+                inner.look_at_all(Some(&id)).await;
+            }
+        });
+        compared
+    }
+
+    /// Forgets a target. Refused while a volume or a snapshot is there.
+    pub async fn remove_target(&self, target: &TargetId) -> Result<(), TargetError> {
+        // Nothing new is made there while it is looked for what is.
+        let Some(removed) = lock(&self.inner.targets).remove(target) else {
+            return Err(TargetError::Unknown(target.clone()));
+        };
+        let checked = self.inner.nothing_is_on(target).await;
+        if checked.is_err() {
+            lock(&self.inner.targets).entry(target.clone()).or_insert(removed);
+        }
+        checked
+    }
+
+    /// The targets that are connected, by name.
+    pub fn targets(&self) -> Vec<Arc<dyn Provision>> {
+        self.inner.connected()
+    }
+}
+
+impl Inner {
+    pub(crate) fn connected(&self) -> Vec<Arc<dyn Provision>> {
+        lock(&self.targets).values().cloned().collect()
+    }
+
+    async fn nothing_is_on(&self, target: &TargetId) -> Result<(), TargetError> {
+        let unreadable = |error: crate::failure::Failure| TargetError::Unreadable {
+            target: target.clone(),
+            error: error.sentence,
+        };
+        let mut what = None;
+        let volumes = self.shelf.for_each(|_, volume: Volume| {
+            if volume.target == *target {
+                what = Some(format!("volume {}", volume.id));
+            }
+        });
+        volumes.await.map_err(unreadable)?;
+        let snapshots = self.shelf.for_each(|_, snapshot: Snapshot| {
+            if snapshot.target == *target {
+                what = Some(format!("snapshot {}", snapshot.id));
+            }
+        });
+        snapshots.await.map_err(unreadable)?;
+        if let Some(what) = what {
+            return Err(TargetError::InUse { target: target.clone(), what });
+        }
+        self.engine.remove_target(target).map_err(|error| TargetError::Unreadable {
+            target: target.clone(),
+            error: error.to_string(),
+        })
+    }
+}
