@@ -79,7 +79,7 @@ impl ClusterLab {
         fs::create_dir_all(&directory).unwrap();
         let janitor = Janitor::of(&directory, Some(&project().join("lab/clean.sh")));
         let mut place = Place::new(&directory.join("log"));
-        let network = Network::new(&place);
+        let network = Network::new(&directory, &place);
         place.enter = network.enter();
         let api = ApiLab::at(Site { directory, place, address: network.control(), janitor });
         let mut lab =
@@ -197,6 +197,22 @@ impl ClusterLab {
     /// Starts it again.
     pub fn start_kubelet(&self, node: &str) {
         self.node(node).start_kubelet();
+    }
+
+    /// Cuts a node's power: its pods, mounts and devices are gone, its disk is not.
+    pub fn crash_node(&mut self, node: &str) {
+        let index = self.index(node);
+        self.nodes[index].crash();
+    }
+
+    /// Starts a node again after its power was cut.
+    pub fn restart_node(&mut self, node: &str) {
+        let (index, count) = (self.index(node), u8::try_from(self.nodes.len()).unwrap());
+        let plan = self.nodes[index].crash();
+        let node = Node::new(&self.api, plan);
+        self.network.connect(u8::try_from(index).unwrap(), node.init(), count);
+        node.start(&self.api, &[]);
+        self.nodes[index] = node;
     }
 
     /// Pulls a node's network cable, or puts it back. Its pods run on.
