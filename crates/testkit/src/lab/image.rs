@@ -61,7 +61,7 @@ impl Image {
                 let chosen = names.map(str::trim).find(|name| name.contains(&format!("/{program}:")));
                 let name = chosen.map_or_else(|| format!("docker.io/library/{program}:lab"), str::to_owned);
                 let file = tools(tool).join(program);
-                pack(&name, "lab/Containerfile", &[format!("{}=/{program}", file.display())])
+                pack(&name, "lab/sidecar.Containerfile", &[format!("{}=/sidecar", file.display())])
             })
             .collect()
     }
