@@ -22,8 +22,12 @@ setup: ## Installs what is missing on a Debian machine, and says what
 run: setup ## Builds Bowline, starts it in a scratch directory and shows what to try
 	@./run.sh
 
+.PHONY: tools
+tools: setup ## Builds the programs of others that the labs run (once, some minutes)
+	@for name in sanity kubernetes provisioner resizer snapshotter helm; do lab/tools.sh $$name >/dev/null || exit 1; done
+
 .PHONY: test
-test: setup ## Everything that must hold: format, lints, crate arrows, tests, model, docs
+test: tools ## Everything that must hold: format, lints, crate arrows, tests, model, docs
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 	@rm -f "$(CACHE)/summary"
@@ -61,7 +65,7 @@ image: setup ## The container image, as an archive: make image FLAGS=--release
 	cargo run --locked -p xtask -- image $(FLAGS)
 
 .PHONY: lab-up
-lab-up: setup ## A cluster of two nodes on this machine, with Bowline in it, in the background
+lab-up: tools ## A cluster of two nodes on this machine, with Bowline in it, in the background
 	@cargo run --locked -p xtask -- lab up $(FLAGS)
 
 .PHONY: lab-down

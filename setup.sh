@@ -27,9 +27,8 @@ need runc runc
 [ -x /usr/lib/cni/ptp ] || missing="$missing containernetworking-plugins"
 need buildah buildah
 need iptables iptables
-need conntrack conntrack
 need ip iproute2
-need ps procps
+need losetup mount
 [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing="$missing busybox-static"
 
 if ! command -v cargo >/dev/null 2>&1 && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
@@ -52,6 +51,11 @@ if [ -n "$missing" ]; then
     apt-get update -qq
     # shellcheck disable=SC2086 # a list of words
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+    for service in etcd containerd; do
+        case $missing in
+        *$service*) systemctl disable --quiet "$service" 2>/dev/null || : ;;
+        esac
+    done
 fi
 
 PATH="$PATH:$HOME/.cargo/bin"

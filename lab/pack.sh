@@ -36,6 +36,8 @@ for program in "$@"; do
     *) to=$from ;;
     esac
     put "$from" "$to"
+    # What a debugger needs is most of an unoptimised program.
+    strip --strip-debug "$root$to" 2>/dev/null || :
     # A static program has no libraries, and ldd says so with a failure.
     ldd "$from" 2>/dev/null | sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*$/\1/p' | while read -r library; do
         [ -e "$root$library" ] || put "$library" "$library"

@@ -63,7 +63,10 @@ pub(crate) fn up(is_release: bool) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    status()
+    status()?;
+    let trouble = fs::read_to_string(directory.join("installed"))?;
+    ensure!(trouble.is_empty(), "but Bowline did not get ready in it:\n{trouble}");
+    Ok(())
 }
 
 /// The process in the background.
@@ -81,10 +84,11 @@ pub(crate) fn hold(archive: &Path) -> Result<()> {
     };
     let Some(lab) = ClusterLab::start(&options) else { bail!("this machine cannot run the lab") };
     let chart = image::project()?.join("deploy/chart");
-    if chart.exists() {
-        lab.install_chart(&[]);
-    }
-    fs::write(directory.join("installed"), "")?;
+    // A Bowline that does not get ready is no reason to take the lab away: there one can look why.
+    let trouble = if chart.exists() { lab.install_chart(&[]).err() } else { None };
+    let (draft, installed) = (directory.join("installed.new"), directory.join("installed"));
+    fs::write(&draft, trouble.unwrap_or_default())?;
+    fs::rename(draft, installed)?;
     loop {
         std::thread::park();
     }

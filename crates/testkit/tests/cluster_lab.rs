@@ -88,7 +88,7 @@ const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspe
 fn pods_run_on_both_nodes_and_nothing_is_left() {
     let (before, others) = (Traces::now(), strangers());
     let begun = Instant::now();
-    let Some(lab) = ClusterLab::start(&Options { snapshots: true, ..Options::default() }) else { return };
+    let Some(mut lab) = ClusterLab::start(&Options { snapshots: true, ..Options::default() }) else { return };
     let ready = begun.elapsed();
 
     let begun = Instant::now();
@@ -137,6 +137,18 @@ fn pods_run_on_both_nodes_and_nothing_is_left() {
     // It is the same pod: a new one would have a new root.
     lab.wait_for("the new kubelet to find the pod", Duration::from_secs(60), || {
         lab.exec("default", "b", &["cat", "/www/mark"]).ok().filter(|mark| mark == "kept\n")
+    });
+
+    // A node whose power was cut comes back with its disk, and with its pods started anew.
+    fs::write(lab.node("lab-b").var_lib().join("disk"), "").unwrap();
+    lab.crash_node("lab-b");
+    lab.wait_for_node("lab-b", false);
+    lab.restart_node("lab-b");
+    lab.wait_for_node("lab-b", true);
+    lab.node("lab-b").run_well(&["test", "-e", "/var/lib/disk"]);
+    lab.wait_for("the pod to start anew", Duration::from_secs(60), || {
+        let page = lab.exec("default", "b", &["sh", "-c", "cat /www/index.html; cat /www/mark || :"]).ok()?;
+        (page == "b\n").then_some(())
     });
 
     drop(lab);

@@ -13,7 +13,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::codegen::http::Request;
 
 /// Whom a client or a kubeconfig acts as.
@@ -417,9 +418,18 @@ pub(super) fn certificate_fields(identity: &Identity) -> String {
     format!("client-certificate: {:?}, client-key: {:?}", identity.certificate, identity.key)
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago. Not one of those that the kernel gives to whoever connects: a client that tries to reach a
+/// server that is down would sooner or later be given the server's own port, and keep it.
 pub(super) fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let spread = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_micros());
+    let numbers = std::iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut ports = numbers.take(10_000).map(|next| 20_000 + (spread + next) % 12_000);
+    let port = ports.find_map(|port| {
+        let port = u16::try_from(port).ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok().map(|_| port)
+    });
+    port.unwrap_or_else(|| panic!("no port between 20000 and 32000 is free"))
 }
 
 fn start_etcd(directory: &Path, place: &Place) -> (Process, u16) {

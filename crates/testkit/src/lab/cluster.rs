@@ -79,7 +79,7 @@ impl ClusterLab {
         fs::create_dir_all(&directory).unwrap();
         let janitor = Janitor::of(&directory, Some(&project().join("lab/clean.sh")));
         let mut place = Place::new(&directory.join("log"));
-        let network = Network::new(&place);
+        let network = Network::new(&directory, &place);
         place.enter = network.enter();
         let api = ApiLab::at(Site { directory, place, address: network.control(), janitor });
         let mut lab =
@@ -199,20 +199,47 @@ impl ClusterLab {
         self.node(node).start_kubelet();
     }
 
+    /// Cuts a node's power: its pods, mounts and devices are gone, its disk is not.
+    pub fn crash_node(&mut self, node: &str) {
+        let index = self.index(node);
+        self.nodes[index].crash();
+    }
+
+    /// Starts a node again after its power was cut.
+    pub fn restart_node(&mut self, node: &str) {
+        let (index, count) = (self.index(node), u8::try_from(self.nodes.len()).unwrap());
+        let plan = self.nodes[index].crash();
+        let node = Node::new(&self.api, plan);
+        self.network.connect(u8::try_from(index).unwrap(), node.init(), count);
+        node.start(&self.api, &[]);
+        self.nodes[index] = node;
+    }
+
     /// Pulls a node's network cable, or puts it back. Its pods run on.
     pub fn set_connected(&self, node: &str, is_connected: bool) {
         self.network.set_connected(u8::try_from(self.index(node)).unwrap(), is_connected);
     }
 
     /// Installs Bowline from the chart, or changes what is installed, and waits until it is ready. More flags may set values.
-    pub fn install_chart(&self, more: &[&str]) {
+    /// If it does not get ready, the error says what its pods and their events say.
+    pub fn install_chart(&self, more: &[&str]) -> Result<(), String> {
         let chart = project().join("deploy/chart");
         let fixed = ["upgrade", "--install", "bowline", chart.to_str().unwrap(), "--namespace", NAMESPACE];
-        self.helm(&[&fixed[..], &["--create-namespace", "--wait", "--timeout", "5m"], more].concat());
+        let result =
+            self.helm(&[&fixed[..], &["--create-namespace", "--wait", "--timeout", "5m"], more].concat());
+        result.map(drop).map_err(|error| {
+            let look = |words: &[&str]| {
+                let words = [&["--namespace", NAMESPACE], words].concat();
+                self.api.try_kubectl(&words).unwrap_or_else(|error| error)
+            };
+            let logs = ["logs", "--selector=app.kubernetes.io/name=bowline", "--all-containers", "--prefix"];
+            let said = [&["get", "pods", "-o", "wide"][..], &["get", "events"], &logs].map(look);
+            format!("{error}\n{}", said.join("\n"))
+        })
     }
 
-    /// `helm` as admin: what it printed. It must succeed.
-    pub fn helm(&self, arguments: &[&str]) -> String {
+    /// `helm` as admin: what it printed, or what it complained about.
+    pub fn helm(&self, arguments: &[&str]) -> Result<String, String> {
         let home = self.api.directory().join("helm");
         let mut command = Command::new(tools("helm").join("helm"));
         command.arg("--kubeconfig").arg(self.api.kubeconfig()).args(arguments);
@@ -220,16 +247,11 @@ impl ClusterLab {
             command.env(name, &home);
         }
         let output = command.output().unwrap();
-        assert!(
-            output.status.success(),
-            "helm {}: {}\n{}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr),
-            self.api
-                .try_kubectl(&["get", "pods", "--all-namespaces", "-o", "wide"])
-                .unwrap_or_else(|error| error)
-        );
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(format!("helm {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr)))
+        }
     }
 
     /// Deletes a Node object.

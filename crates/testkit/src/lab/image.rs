@@ -1,15 +1,16 @@
 //! Images for the cluster lab, made of programs of this machine.
 
-use super::programs::{project, tools};
+use super::programs::{installed, project, tools};
 use std::fs;
-use std::io::Read;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The image of test pods and of their sandboxes.
 pub const BUSYBOX: &str = "docker.io/library/busybox:lab";
 
-/// What the node plugin runs to make, check and grow filesystems.
+/// What the node plugin runs to make, check and grow filesystems, and what that reads.
 const FILESYSTEMS: &[&str] = &[
     "mkfs.ext4",
     "e2fsck",
@@ -20,6 +21,7 @@ const FILESYSTEMS: &[&str] = &[
     "mkfs.btrfs",
     "btrfs",
     "blkid",
+    "/etc/mke2fs.conf",
 ];
 
 /// The upstream sidecars and the tool that makes each.
@@ -59,7 +61,7 @@ impl Image {
                 let chosen = names.map(str::trim).find(|name| name.contains(&format!("/{program}:")));
                 let name = chosen.map_or_else(|| format!("docker.io/library/{program}:lab"), str::to_owned);
                 let file = tools(tool).join(program);
-                pack(&name, "lab/Containerfile", &[format!("{}=/{program}", file.display())])
+                pack(&name, "lab/sidecar.Containerfile", &[format!("{}=/sidecar", file.display())])
             })
             .collect()
     }
@@ -69,26 +71,23 @@ impl Image {
 fn pack(name: &str, containerfile: &str, programs: &[String]) -> Image {
     let project = project();
     let script = project.join("lab/pack.sh");
-    let mut digest = Digest::default();
-    for file in [&script, &project.join(containerfile)] {
-        digest.file(file);
-    }
-    for program in programs {
-        digest.text(program);
-        if let Some((from, _)) = program.split_once('=') {
-            digest.file(Path::new(from));
-        }
-    }
+    let sources = programs.iter().map(|program| match program.split_once('=') {
+        Some((from, _)) => PathBuf::from(from),
+        None if program.starts_with('/') => PathBuf::from(program),
+        None => installed(program),
+    });
+    let mut files: Vec<PathBuf> = sources.collect();
+    files.extend([script.clone(), project.join(containerfile)]);
     let short: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let archives = cache().join("images");
     fs::create_dir_all(&archives).unwrap();
-    let archive = archives.join(format!("{short}-{:016x}.tar", digest.0));
+    let archive = archives.join(format!("{short}-{:016x}.tar", digest(&files, programs)));
     // Two tests that want the same image: the second finds it made.
     let lock = fs::File::create(archives.join(format!("{short}.lock"))).unwrap();
     lock.lock().unwrap();
     if !archive.exists() {
         let old = fs::read_dir(&archives).unwrap().map(|entry| entry.unwrap().path());
-        for old in old.filter(|path| is_older(path, &short)) {
+        for old in old.filter(|path| is_old(path, &short)) {
             let _ = fs::remove_file(old);
         }
         let output = Command::new("sh")
@@ -104,10 +103,12 @@ fn pack(name: &str, containerfile: &str, programs: &[String]) -> Image {
     Image { name: name.to_owned(), archive }
 }
 
-/// Whether a file is an archive of this image, of whatever content.
-fn is_older(path: &Path, short: &str) -> bool {
+/// Whether a file is an archive of this image that nobody is about to use: one hour old.
+fn is_old(path: &Path, short: &str) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    name.strip_prefix(short).is_some_and(|rest| rest.len() == "-0123456789abcdef.tar".len())
+    let is_archive = name.strip_prefix(short).is_some_and(|rest| rest.len() == "-0123456789abcdef.tar".len());
+    let age = fs::metadata(path).ok().and_then(|data| data.modified().ok()?.elapsed().ok());
+    is_archive && age.is_some_and(|age| age > Duration::from_secs(3600))
 }
 
 /// What is built and may be thrown away, outside the tree.
@@ -116,35 +117,11 @@ pub(super) fn cache() -> PathBuf {
     std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("bowline")
 }
 
-/// FNV-1a: finds out whether something changed, not whether somebody lies.
-struct Digest(u64);
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Digest {
-    fn bytes(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        self.bytes(text.as_bytes());
-        self.bytes(&[0]);
-    }
-
-    fn file(&mut self, path: &Path) {
-        let mut file = fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            match file.read(&mut buffer).unwrap() {
-                0 => break,
-                length => self.bytes(&buffer[..length]),
-            }
-        }
-    }
+/// Tells whether something changed since an image was packed: the contents of these files, and these words.
+fn digest(files: &[PathBuf], words: &[String]) -> u64 {
+    let output = Command::new("sha256sum").args(files).output().unwrap();
+    assert!(output.status.success(), "sha256sum: {}", String::from_utf8_lossy(&output.stderr));
+    let mut hasher = DefaultHasher::new();
+    (output.stdout, words).hash(&mut hasher);
+    hasher.finish()
 }

@@ -36,7 +36,7 @@ pub fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Opt
             return seen;
         }
         assert!(begun.elapsed() < patience, "waited {patience:?} for {what}");
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

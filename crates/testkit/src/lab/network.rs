@@ -1,13 +1,12 @@
 //! The network of a cluster lab: one switch to which this machine, the control plane and the nodes are connected.
 //!
-//! The switch is in a network namespace of its own. All that the machine sees of it is one end of a cable, which the kernel removes
-//! together with the namespace.
+//! The switch is in a network namespace of its own. All that the machine sees of it is one end of a cable.
 
 use super::process::{Place, Process};
 use super::programs::installed;
 use super::wait_for;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ pub(super) struct Network {
 
 impl Network {
     /// A switch to which only this machine is connected.
-    pub(super) fn new(place: &Place) -> Self {
+    pub(super) fn new(directory: &Path, place: &Place) -> Self {
         let number = (0..=255)
             .find(|number| !Path::new(&format!("/sys/class/net/bowlab{number}")).exists())
             .unwrap_or_else(|| panic!("256 labs run on this machine: end one (make lab-down)"));
@@ -33,6 +32,8 @@ impl Network {
         });
         let network = Self { number, holder: Some(holder) };
         let cable = format!("bowlab{number}");
+        // For lab/clean.sh.
+        std::fs::write(directory.join("cable"), &cable).unwrap();
         ip(&["link", "add", &cable, "type", "veth", "peer", "name", "machine", "netns", &pid.to_string()]);
         ip(&["address", "add", &format!("{}/24", network.address(1)), "dev", &cable]);
         ip(&["link", "set", &cable, "up"]);
@@ -112,13 +113,11 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
+        // A namespace outlives its processes while a connection waits for its end, so the cable is not left to the kernel.
+        let _ = Command::new(installed("ip"))
+            .args(["link", "delete", &format!("bowlab{}", self.number)])
+            .output();
         drop(self.holder.take());
-        let cable = PathBuf::from(format!("/sys/class/net/bowlab{}", self.number));
-        // The kernel takes a namespace apart when it finds the time.
-        let begun = std::time::Instant::now();
-        while cable.exists() && begun.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 }
 

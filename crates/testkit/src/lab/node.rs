@@ -14,6 +14,7 @@ use std::time::Duration;
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// What tells nodes apart.
+#[derive(Clone)]
 pub(super) struct Plan {
     pub(super) name: String,
     pub(super) address: Ipv4Addr,
@@ -28,7 +29,7 @@ pub struct Node {
     init: u32,
     place: Place,
     daemons: Mutex<Vec<(String, Process)>>,
-    _namespaces: Process,
+    namespaces: Option<Process>,
 }
 
 impl Node {
@@ -54,7 +55,7 @@ impl Node {
         let mut words = vec![installed("nsenter").display().to_string(), "--target".to_owned()];
         words.extend(enter.map(str::to_owned));
         let place = Place { logs, enter: words };
-        Self { plan, directory, init, place, daemons: Mutex::new(vec![]), _namespaces: namespaces }
+        Self { plan, directory, init, place, daemons: Mutex::new(vec![]), namespaces: Some(namespaces) }
     }
 
     /// Its name in the cluster.
@@ -163,6 +164,18 @@ impl Node {
                 "--cert-dir=/var/lib/kubelet/pki".to_owned(),
             ],
         );
+    }
+
+    /// Ends everything on the node at once, as a power cut does. What it wrote to its disk is kept, what the kernel knew is gone.
+    pub(super) fn crash(&mut self) -> Plan {
+        self.daemons.lock().unwrap().clear();
+        drop(self.namespaces.take());
+        let group = self.directory.iter().rev().take(2).collect::<Vec<_>>();
+        let group: PathBuf = group.into_iter().rev().collect();
+        let clean = project().join("lab/clean.sh");
+        let output = Command::new("sh").arg(clean).arg(&self.directory).arg(group).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self.plan.clone()
     }
 
     /// Ends the kubelet, and it alone: pods run on.
