@@ -113,6 +113,7 @@ pub(crate) struct Shared {
     pub(crate) nodes: Mutex<Nodes>,
     actors: Mutex<Actors>,
     pub(crate) notices: broadcast::Sender<(VolumeId, Notice)>,
+    pub(crate) changes: broadcast::Sender<Arc<View>>,
     /// Where its tasks run: an observation may come from any thread.
     runtime: tokio::runtime::Handle,
 }
@@ -154,6 +155,7 @@ impl Engine {
         metrics: Metrics,
     ) -> Self {
         let (notices, _) = broadcast::channel(1024);
+        let (changes, _) = broadcast::channel(4096);
         let shared = Shared {
             store,
             targets,
@@ -164,6 +166,7 @@ impl Engine {
             nodes: Mutex::default(),
             actors: Mutex::default(),
             notices,
+            changes,
             runtime: tokio::runtime::Handle::current(),
         };
         Self { shared: Arc::new(shared) }
@@ -275,6 +278,12 @@ impl Engine {
     /// Follows what happens unasked, on all volumes.
     pub fn notices(&self) -> broadcast::Receiver<(VolumeId, Notice)> {
         self.shared.notices.subscribe()
+    }
+
+    /// Follows every change of every volume, for those who have an interest in many of them: one channel instead of one per
+    /// volume. Whoever lags behind is told so, and must look at what it is interested in.
+    pub fn changes(&self) -> broadcast::Receiver<Arc<View>> {
+        self.shared.changes.subscribe()
     }
 
     /// Forgets a volume for good, record and all. Refused while anybody holds or wants it.
