@@ -15,7 +15,22 @@ say() { printf 'lab: %s\n' "$*" >&2; }
 flags=$(cat "$here/ldflags" 2>/dev/null || :)
 key=$({ cat "$here/go.mod" "$here/go.sum" && echo "$flags"; } | sha256sum | cut -c 1-16)
 out=$cache/$name-$key
-if [ -e "$out/.complete" ]; then
+
+# Files of a module that are not programs: lab/tools/NAME/files has a line "module directory name" for each.
+files() {
+    [ -e "$here/files" ] || return 0
+    while read -r module directory as; do
+        [ -e "$1/$as" ] && continue
+        version=$(sed -n "s|^.*$module \\(v[^ ]*\\).*\$|\\1|p" "$here/go.mod" | head -n 1)
+        from=$(cd / && GOFLAGS=-mod=mod GONOSUMDB="$module" go mod download -json "$module@$version" |
+            sed -n 's/^.*"Dir": "\(.*\)".*$/\1/p')
+        cp -r "$from/$directory" "$1/$as.new"
+        chmod -R u+w "$1/$as.new"
+        mv "$1/$as.new" "$1/$as"
+    done <"$here/files"
+}
+
+if [ -e "$out/.complete" ] && files "$out"; then
     echo "$out"
     exit 0
 fi
@@ -51,6 +66,7 @@ mkdir -p "$out.new"
 packages=$(sed -n 's/^[[:space:]]*_ "\(.*\)"$/\1/p' "$here/tools.go")
 # shellcheck disable=SC2086 # a list of words
 (cd "$here" && GOTOOLCHAIN=local GOFLAGS= "$go" build -mod=readonly -trimpath -ldflags "-s -w $flags" -o "$out.new/" $packages) >&2
+files "$out.new"
 touch "$out.new/.complete"
 rm -rf "$out"
 mv "$out.new" "$out"

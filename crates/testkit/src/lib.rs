@@ -4,7 +4,8 @@
 //! admit each other. [`FaultyStore`], [`FaultyTarget`] and [`FaultyProvision`] stand in front of real ones and let a [`Fate`] decide, step by step,
 //! what becomes of each call: it goes through, it is lost, its answer is lost, it takes long, or the process dies there.
 //!
-//! [`world`] starts, ends and restarts the real process, and [`driver`] calls it as an orchestrator would.
+//! [`world`] starts, ends and restarts the real process, and [`driver`] calls it as an orchestrator would. `lab` (a feature) is a
+//! Kubernetes of real parts.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,6 +19,8 @@ pub mod driver;
 mod fate;
 mod faulty;
 mod faulty_provision;
+#[cfg(feature = "lab")]
+pub mod lab;
 mod sim;
 mod storage;
 mod summary;
