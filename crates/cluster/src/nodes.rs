@@ -1,6 +1,6 @@
 //! The nodes of the cluster, as Node and CSINode tell of them: kept in memory, told to the catalog, stored nowhere.
 
-use bowline_controller::csi::DRIVER;
+use bowline_api::keys::{DRIVER, OUT_OF_SERVICE};
 use bowline_controller::{Catalog, Node as Known};
 use bowline_core::{NodeId, NodeState, Timestamp};
 use bowline_engine::NodeReport;
@@ -12,8 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::watch::{Change, follow};
 
-/// Somebody declares with this taint that the node is not running.
-pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// What is known of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,22 +96,24 @@ impl Nodes {
         let listed = Arc::new(listed);
         let (told, weak) = (Arc::clone(&listed), Arc::downgrade(&nodes.inner));
         let drivers = follow(Api::<CSINode>::all(client), move |change| {
-            let Some(inner) = weak.upgrade() else { return };
+            let Some(inner) = weak.upgrade() else { return false };
             match change {
                 Change::Present(csi) => inner.hear(&csi.name_any(), |seen, _| seen.hear_driver(Some(&csi))),
                 Change::Absent(name) => inner.hear(&name, |seen, _| seen.hear_driver(None)),
                 Change::Listed => told.send_modify(|listed| listed.0 = true),
             }
+            true
         });
         tokio::spawn(drivers);
         let weak = Arc::downgrade(&nodes.inner);
         let objects = follow(nodes.inner.api.clone(), move |change| {
-            let Some(inner) = weak.upgrade() else { return };
+            let Some(inner) = weak.upgrade() else { return false };
             match change {
                 Change::Present(node) => inner.hear(&node.name_any(), |seen, now| seen.hear_node(&node, now)),
                 Change::Absent(name) => drop(tokio::spawn(async move { inner.look_for(&name).await })),
                 Change::Listed => listed.send_modify(|listed| listed.1 = true),
             }
+            true
         });
         tokio::spawn(objects);
         // The senders live in tasks that never end.
@@ -126,9 +126,9 @@ impl Nodes {
         lock(&self.inner.seen).get(name)?.id.clone()
     }
 
-    /// Whether the driver runs on a node now.
-    pub(crate) fn has_driver(&self, name: &str) -> bool {
-        lock(&self.inner.seen).get(name).is_some_and(|seen| seen.driver.is_some())
+    /// Every node of which anything is known.
+    pub(crate) fn names(&self) -> Vec<String> {
+        lock(&self.inner.seen).keys().cloned().collect()
     }
 
     /// Since when a node does not report, if it does not.

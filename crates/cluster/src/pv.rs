@@ -1,14 +1,9 @@
 //! The PersistentVolumes of this driver: what of them is needed, and nothing more, so that ten thousand of them are little.
 
-use bowline_controller::csi::DRIVER;
+use bowline_api::keys::{ANNOTATIONS, DRIVER, EARLIER_ANNOTATIONS};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What begins the annotations that mirror the ledger for people.
-pub(crate) const ANNOTATIONS: &str = "csi.bowline.storage/";
-/// What began them in an installation that is to be adopted.
-pub(crate) const FORMER_ANNOTATIONS: &str = "csi.rds.srvlab.io/";
 
 /// A PersistentVolume of this driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +35,7 @@ impl Pv {
     pub fn of(object: &PersistentVolume) -> Option<Self> {
         let mut pv = Self::of_spec(object.spec.as_ref()?)?;
         pv.name = object.metadata.name.clone().unwrap_or_default();
-        let ours = |key: &str| key.starts_with(ANNOTATIONS) || key.starts_with(FORMER_ANNOTATIONS);
+        let ours = |key: &str| key.starts_with(ANNOTATIONS) || key.starts_with(EARLIER_ANNOTATIONS);
         let annotations = object.metadata.annotations.iter().flatten();
         pv.annotations = annotations.filter(|(key, _)| ours(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         Some(pv)

@@ -18,8 +18,8 @@ pub(crate) enum Change<K> {
     Listed,
 }
 
-/// Tells every change of the kind, for ever. After a break everything is listed again, and what was missed is told then.
-pub(crate) async fn follow<K>(api: Api<K>, mut tell: impl FnMut(Change<K>))
+/// Tells every change of the kind, until `tell` says that nobody listens any more. After a break everything is listed again, and what was missed is told then.
+pub(crate) async fn follow<K>(api: Api<K>, mut tell: impl FnMut(Change<K>) -> bool)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -27,28 +27,37 @@ where
     let mut events = Box::pin(watching(api, config).default_backoff());
     let (mut known, mut listed) = (HashSet::new(), HashSet::new());
     while let Some(event) = events.next().await {
-        match event {
-            Ok(Event::Init) => listed = HashSet::new(),
+        let goes_on = match event {
+            Ok(Event::Init) => {
+                listed = HashSet::new();
+                true
+            }
             Ok(Event::InitApply(object)) => {
                 listed.insert(object.name_any());
-                tell(Change::Present(object));
+                tell(Change::Present(object))
             }
             Ok(Event::InitDone) => {
                 for gone in known.difference(&listed) {
                     tell(Change::Absent(String::clone(gone)));
                 }
                 known = std::mem::take(&mut listed);
-                tell(Change::Listed);
+                tell(Change::Listed)
             }
             Ok(Event::Apply(object)) => {
                 known.insert(object.name_any());
-                tell(Change::Present(object));
+                tell(Change::Present(object))
             }
             Ok(Event::Delete(object)) => {
                 known.remove(&object.name_any());
-                tell(Change::Absent(object.name_any()));
+                tell(Change::Absent(object.name_any()))
             }
-            Err(error) => tracing::warn!(%error, "a watch broke; it is begun anew"),
+            Err(error) => {
+                tracing::warn!(%error, "a watch broke; it is begun anew");
+                true
+            }
+        };
+        if !goes_on {
+            return;
         }
     }
 }

@@ -18,7 +18,6 @@ mod status;
 mod step;
 mod wish;
 
-pub use status::{FINALIZER, NODE_ID};
 pub use wish::WishError;
 pub(crate) use wish::{Source, owned_by, owner, request, source};
 
@@ -106,8 +105,9 @@ impl Attacher {
         let (listed, mut all) = tokio::sync::watch::channel(false);
         let weak = Arc::downgrade(&inner);
         let watching = follow(inner.api.clone(), move |change| {
-            let Some(inner) = weak.upgrade() else { return };
+            let Some(inner) = weak.upgrade() else { return false };
             inner.hear(change, &listed);
+            true
         });
         tokio::spawn(watching);
         // The sender lives in a task that never ends.
@@ -164,14 +164,14 @@ impl PersistentVolumes {
                 }
                 Change::Listed => {
                     listed.send_replace(true);
-                    return;
+                    return true;
                 }
             };
-            if let Some(changed) = changed.upgrade() {
-                for hear in changed.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                    hear(&name);
-                }
+            let Some(changed) = changed.upgrade() else { return false };
+            for hear in changed.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                hear(&name);
             }
+            true
         });
         tokio::spawn(watching);
         // The sender lives in a task that never ends.

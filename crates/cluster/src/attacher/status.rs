@@ -1,13 +1,10 @@
 //! What is written into a VolumeAttachment, and when nothing needs to be.
 
+use bowline_api::keys::{ATTACHER_FINALIZER as FINALIZER, NODE_ID};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Keeps the object until the node is proven out. Autoscalers and the provisioner read "no VolumeAttachment" as "detached".
-pub const FINALIZER: &str = "external-attacher/bowline-storage";
-/// Remembers the driver's name for the node, so that a detach works when Node and CSINode are gone.
-pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
 pub(crate) fn uid(object: &VolumeAttachment) -> &str {
     object.metadata.uid.as_deref().unwrap_or_default()

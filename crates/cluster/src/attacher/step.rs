@@ -1,7 +1,7 @@
 //! One look at one VolumeAttachment: what it asks for, what is done about it, and what it is told.
 
 use bowline_controller::csi;
-use bowline_core::{NodeId, TicketFacts, VolumeId};
+use bowline_core::{NodeId, Ticket, TicketFacts, Verdict, VolumeId};
 use bowline_csi::code::{ControllerPublishError, Reason};
 use bowline_engine::{Patience, Submitted};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -156,9 +156,30 @@ impl Inner {
                 let sentence = trouble.unwrap_or_else(|| format!("{} is still being worked on", ticket.id));
                 Refusal { kind: "StillWorking", sentence, need: None, known: false, next: Next::Later }
             }
-            Some(Err(error)) => refused(&error, &object),
+            Some(Err(error)) => match self.verdict(&volume.id, &ticket, &error).await {
+                Some(verdict) if verdict.is_satisfied() => {
+                    self.stands(name, Some(standing(&verdict)));
+                    return Ok(Next::Rest);
+                }
+                Some(verdict) => {
+                    self.stands(name, Some(standing(&verdict)));
+                    let (kind, sentence) = (verdict.reason(), verdict.sentence(&ticket));
+                    let need = Some(Need::Node(object.spec.node_name.clone()));
+                    Refusal { kind, sentence, need, known: true, next: Next::Rest }
+                }
+                None => refused(&error, &object),
+            },
         };
         self.refuse(name, &object, refusal).await
+    }
+
+    /// A node that cannot be asked for any more may have the volume all the same, or have lost it: the ledger knows.
+    async fn verdict(&self, volume: &VolumeId, ticket: &Ticket, error: &ControllerPublishError) -> Option<Verdict> {
+        if !matches!(error, ControllerPublishError::UnknownNode(_)) {
+            return None;
+        }
+        let view = self.catalog.view(volume).await.ok()?;
+        view.verdicts.get(&ticket.id).cloned()
     }
 
     /// What the object asks for, or why that cannot be said.

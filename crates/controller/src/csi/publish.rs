@@ -1,7 +1,9 @@
 //! Letting nodes in and shutting them out. What becomes a ticket, and what a node is told, is the same for a call of CSI and for a
 //! VolumeAttachment of Kubernetes: both come through [`ticket`], [`publish_context`] and [`withdrawal`].
 
-use bowline_core::{Clash, Frontend, NodeId, Owner, Ticket, TicketId, TicketKind, Verdict, VolumeId};
+use bowline_core::{
+    Clash, Frontend, NodeId, Owner, Ticket, TicketId, TicketKind, Timestamp, Verdict, VolumeId,
+};
 use bowline_csi::code::{ControllerPublishError, ControllerUnpublishError};
 use bowline_csi::controller::{ControllerPublish, ControllerUnpublish, ShutOut};
 use bowline_csi::wire;
@@ -64,8 +66,14 @@ pub async fn ticket(
 ) -> Result<(Volume, Ticket), ControllerPublishError> {
     let volume = catalog.inner().volume(&request.volume).await?;
     suits(&volume, &request.capability, "volume_capability")?;
-    let ticket = Ticket {
-        id: TicketId::csi(&volume.id, DRIVER, &request.node),
+    let ticket = ticket_of(request, owner, catalog.inner().clock.now());
+    Ok((volume, ticket))
+}
+
+/// The ticket of a publish whose volume is known to suit.
+pub fn ticket_of(request: &ControllerPublish, owner: Owner, now: Timestamp) -> Ticket {
+    Ticket {
+        id: TicketId::csi(&request.volume, DRIVER, &request.node),
         kind: TicketKind::CsiAttacher,
         node: request.node.clone(),
         access: request.capability.mode,
@@ -73,11 +81,10 @@ pub async fn ticket(
         read_only: request.read_only,
         frontend: Frontend::On,
         generation: 1,
-        created_at: catalog.inner().clock.now(),
+        created_at: now,
         owner,
         reason: None,
-    };
-    Ok((volume, ticket))
+    }
 }
 
 /// What the node is told of its grant: the target's context, and how the volume is set.
@@ -169,7 +176,7 @@ fn unfinished(verdict: &Verdict, ticket: &Ticket) -> ControllerPublishError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bowline_core::{Epoch, FenceReason, NodeId, TargetId, Timestamp};
+    use bowline_core::{Epoch, FenceReason, TargetId};
     use bowline_csi::code::Reason;
     use std::fmt::Write as _;
 
