@@ -12,7 +12,7 @@ SEED ?= 1
 
 .PHONY: help
 help: ## Lists every target
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Installs what is missing on a Debian machine, and says what
@@ -55,6 +55,22 @@ fuzz: setup ## The fuzz targets for much longer: make fuzz RUNS=100000000
 bench: setup ## What things cost, as ratios: prints the table of docs/benchmarks.md
 	cargo build --release --locked -p bowline
 	cargo run --release --locked -p xtask -- bench
+
+.PHONY: image
+image: setup ## The container image, as an archive: make image FLAGS=--release
+	cargo run --locked -p xtask -- image $(FLAGS)
+
+.PHONY: lab-up
+lab-up: setup ## A cluster of two nodes on this machine, with Bowline in it, in the background
+	@cargo run --locked -p xtask -- lab up $(FLAGS)
+
+.PHONY: lab-down
+lab-down: ## Ends that cluster and removes everything of it
+	@cargo run --locked -p xtask -- lab down
+
+.PHONY: lab-status
+lab-status: ## Whether that cluster runs, and what to try
+	@cargo run --locked -p xtask -- lab status
 
 .PHONY: audit
 audit: setup ## Licences, sources, duplicate versions and, where its database can be had, advisories

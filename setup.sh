@@ -19,6 +19,18 @@ need mkfs.ext4 e2fsprogs
 need mkfs.xfs xfsprogs
 need mkfs.btrfs btrfs-progs
 need mkswap util-linux
+# The labs: an API server keeps its objects in etcd; nodes run pods with containerd, from images that buildah makes.
+need etcd etcd-server
+need etcdctl etcd-client
+need containerd containerd
+need runc runc
+[ -x /usr/lib/cni/ptp ] || missing="$missing containernetworking-plugins"
+need buildah buildah
+need iptables iptables
+need conntrack conntrack
+need ip iproute2
+need ps procps
+[ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing="$missing busybox-static"
 
 if ! command -v cargo >/dev/null 2>&1 && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
     missing="$missing rustup"
@@ -31,6 +43,12 @@ if [ -n "$missing" ]; then
         exit 1
     fi
     say "installing the Debian packages$missing"
+    # Some of them are services. Only the labs need them, and they start their own.
+    if [ ! -e /usr/sbin/policy-rc.d ]; then
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+        printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+        chmod +x /usr/sbin/policy-rc.d
+    fi
     apt-get update -qq
     # shellcheck disable=SC2086 # a list of words
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing

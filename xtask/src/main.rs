@@ -1,6 +1,9 @@
-//! `cargo run --release -p xtask -- bench`: what things cost, as ratios.
+//! `cargo run --release -p xtask -- bench`: what things cost, as ratios. `image`: Bowline as a container image. `lab`: a cluster on
+//! this machine with Bowline in it.
 
 mod bench;
+mod image;
+mod lab;
 
 use anyhow::{Result, bail};
 
@@ -10,6 +13,28 @@ fn main() -> Result<()> {
         ["bench"] => bench::run(""),
         ["bench", only] => bench::run(only),
         ["bench-start", directory] => bench::start::child(std::path::Path::new(directory)),
-        _ => bail!("usage: xtask bench [part of a name]"),
+        ["image", rest @ ..] => image(is_release(rest)?),
+        ["lab", "up", rest @ ..] => lab::up(is_release(rest)?),
+        ["lab", "down"] => lab::down(),
+        ["lab", "status"] => lab::status(),
+        ["lab", "hold", archive] => lab::hold(std::path::Path::new(archive)),
+        _ => bail!(
+            "usage: xtask bench [part of a name] | image [--release] | lab up [--release] | lab down | lab status"
+        ),
     }
+}
+
+fn is_release(flags: &[&str]) -> Result<bool> {
+    match flags {
+        [] => Ok(false),
+        ["--release"] => Ok(true),
+        _ => bail!("the only flag here is --release, not {}", flags.join(" ")),
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "that is what it is for")]
+fn image(is_release: bool) -> Result<()> {
+    let image = image::build(is_release)?;
+    println!("{} is in {}", image.name, image.archive.display());
+    Ok(())
 }

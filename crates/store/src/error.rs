@@ -64,6 +64,34 @@ pub enum StoreError {
         /// The process that has it.
         holder: String,
     },
+    /// This process may not write any more. Nothing was written.
+    #[error(
+        "this controller is no longer the leader ({reason}); nothing was written: the one that leads now goes on with it"
+    )]
+    NotLeader {
+        /// What the lease says.
+        reason: String,
+    },
+    /// The store will not take it. Nothing was written.
+    #[error(
+        "the API server refuses {key} ({reason}); nothing was written: see that the definitions and permissions of this Bowline are installed"
+    )]
+    Refused {
+        /// The record.
+        key: Key,
+        /// Its words.
+        reason: String,
+    },
+    /// The record was written, but not all of it was kept.
+    #[error(
+        "the API server dropped {field} of {key}: the definitions in this cluster are older than this Bowline; apply deploy/crds of this version and read the record again before deciding"
+    )]
+    Pruned {
+        /// The record.
+        key: Key,
+        /// The first field that was not kept.
+        field: String,
+    },
     /// The store was written by a later version of Bowline.
     #[error(
         "the store at {place} has format {found}, and this Bowline knows formats up to {known}: it was written by a newer Bowline; use that one"
@@ -84,12 +112,14 @@ impl StoreError {
     #[must_use]
     pub fn outcome_known(&self) -> bool {
         match self {
-            StoreError::Unavailable { .. } => false,
+            StoreError::Unavailable { .. } | StoreError::Pruned { .. } => false,
             StoreError::Conflict { .. }
             | StoreError::Compacted { .. }
             | StoreError::Full { .. }
             | StoreError::Corrupt { .. }
             | StoreError::Locked { .. }
+            | StoreError::NotLeader { .. }
+            | StoreError::Refused { .. }
             | StoreError::Newer { .. } => true,
         }
     }
@@ -151,6 +181,24 @@ mod tests {
                 true,
                 "/l/bowline.lock is in use by pid 4242 (bowline up)",
                 "stop that one first",
+            ),
+            (
+                StoreError::NotLeader { reason: "held by bowline-b".into() },
+                true,
+                "no longer the leader (held by bowline-b)",
+                "the one that leads now goes on",
+            ),
+            (
+                StoreError::Refused { key: key(), reason: reason() },
+                true,
+                "refuses ledger/db-0 (seen)",
+                "are installed",
+            ),
+            (
+                StoreError::Pruned { key: key(), field: "status.epoch".into() },
+                false,
+                "dropped status.epoch of ledger/db-0",
+                "apply deploy/crds",
             ),
             (
                 StoreError::Newer { place: place(), found: 3, known: 2 },

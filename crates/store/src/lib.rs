@@ -10,8 +10,8 @@
 //!
 //! # Adapters
 //!
-//! [`MemoryStore`] forgets at exit and is for tests; [`RedbStore`] is one file on a local disk. Both pass the
-//! same suite, `contract`.
+//! [`MemoryStore`] forgets at exit and is for tests; [`RedbStore`] is one file on a local disk; [`KubeStore`] is the
+//! status of objects in Kubernetes. All pass the same suite, `contract`.
 //!
 //! Records of a type are written and read through [`Record`], which carries their version.
 
@@ -19,6 +19,7 @@
 pub mod contract;
 mod error;
 mod history;
+pub mod kube;
 mod ledger;
 mod memory;
 mod port;
@@ -27,6 +28,7 @@ pub mod redb;
 
 pub use error::StoreError;
 pub use history::HistoryLimits;
+pub use kube::KubeStore;
 pub use memory::MemoryStore;
 pub use port::{Entry, Event, Expected, Key, Kind, Page, Revision, Store};
 pub use record::{Record, RecordError};

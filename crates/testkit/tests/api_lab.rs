@@ -25,7 +25,9 @@ fn namespace(name: &str) -> Namespace {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_forgets_nothing_and_leaves_nothing() {
+    let begun = std::time::Instant::now();
     let Some(lab) = ApiLab::start() else { return };
+    bowline_testkit::say(&format!("API lab: ready after {:.1} s", begun.elapsed().as_secs_f64()));
     let directory = lab.directory().to_owned();
     assert!(processes_of(&directory).len() >= 3, "etcd, the API server and the janitor");
 

@@ -100,7 +100,8 @@ impl KubeStore {
     /// next write. Costs no request. [`KubeStore::show`] writes it when nothing else does.
     pub fn note(&self, key: &Key, fields: Map<String, Value>) {
         let known = people::fields(key.kind);
-        let fields: Map<_, _> = fields.into_iter().filter(|(name, _)| known.contains(&name.as_str())).collect();
+        let fields: Map<_, _> =
+            fields.into_iter().filter(|(name, _)| known.contains(&name.as_str())).collect();
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), fields);
     }
 

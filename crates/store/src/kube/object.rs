@@ -123,7 +123,11 @@ impl Object {
 
     /// The first field of `sent` that did not come back as it was.
     pub(crate) fn lost(&self, sent: &Map<String, Value>) -> Option<String> {
-        difference(&mut "status".to_owned(), &Value::Object(sent.clone()), &Value::Object(self.status.clone()))
+        difference(
+            &mut "status".to_owned(),
+            &Value::Object(sent.clone()),
+            &Value::Object(self.status.clone()),
+        )
     }
 }
 
@@ -133,9 +137,9 @@ fn difference(path: &mut String, sent: &Value, found: &Value) -> Option<String> 
         difference(&mut format!("{path}.{name}"), sent, found)
     };
     match (sent, found) {
-        (Value::Object(sent), Value::Object(found)) => sent.iter().find_map(|(name, value)| {
-            step(path, name, value, found.get(name).unwrap_or(&Value::Null))
-        }),
+        (Value::Object(sent), Value::Object(found)) => sent
+            .iter()
+            .find_map(|(name, value)| step(path, name, value, found.get(name).unwrap_or(&Value::Null))),
         (Value::Array(sent), Value::Array(found)) if sent.len() == found.len() => sent
             .iter()
             .zip(found)
@@ -183,7 +187,9 @@ pub(crate) fn status_of(key: &Key, value: &[u8]) -> Result<Map<String, Value>, S
 fn too_large(path: &str, value: &Value) -> Option<String> {
     match value {
         Value::Number(number) => (number.is_u64() && !number.is_i64()).then(|| path.to_owned()),
-        Value::Object(fields) => fields.iter().find_map(|(name, value)| too_large(&format!("{path}.{name}"), value)),
+        Value::Object(fields) => {
+            fields.iter().find_map(|(name, value)| too_large(&format!("{path}.{name}"), value))
+        }
         Value::Array(items) => items.iter().find_map(|value| too_large(path, value)),
         Value::Null | Value::Bool(_) | Value::String(_) => None,
     }
@@ -237,7 +243,8 @@ mod tests {
             assert!(is_object_name(name), "{name}");
         }
         let long = "x".repeat(254);
-        for name in ["", "A", "a/b", "..", ".", "a..b", "-a", "a-", "a_b", "a b", "a?b", "a%2fb", "é", &long] {
+        for name in ["", "A", "a/b", "..", ".", "a..b", "-a", "a-", "a_b", "a b", "a?b", "a%2fb", "é", &long]
+        {
             assert!(!is_object_name(name), "{name}");
         }
     }

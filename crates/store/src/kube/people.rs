@@ -44,7 +44,9 @@ fn tell_ledger(ledger: &Ledger, told: &mut Map<String, Value>) {
         let mut shown = json!(status);
         if let Some(conditions) = noted.and_then(|noted| noted.get("conditions")) {
             let said = conditions[0]["reason"].as_str().unwrap_or_default();
-            if id == summary.ticket && conditions[0]["status"] == if status.satisfied { "True" } else { "False" } {
+            if id == summary.ticket
+                && conditions[0]["status"] == if status.satisfied { "True" } else { "False" }
+            {
                 reason = said.to_owned();
             }
             shown["conditions"] = conditions.clone();
@@ -66,7 +68,8 @@ fn tell_progress(value: &[u8], told: &mut Map<String, Value>) {
     let record = &envelope["record"];
     let state = record["state"]["is"].as_str().unwrap_or_default();
     let mut letters = state.chars();
-    let phase: String = letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect();
+    let phase: String =
+        letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect();
     told.insert("phase".into(), phase.into());
     if let Some(bytes) = record["size"].as_u64().or(record["state"]["size"].as_u64()) {
         told.insert("capacity".into(), size_of(bytes).into());

@@ -8,7 +8,9 @@ use bowline_api::{GROUP, VERSION};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use kube::Client;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams};
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams,
+};
 use kube::core::{Request, request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -88,4 +90,263 @@ pub(crate) struct ListMeta {
 
 pub(crate) type Events = BoxStream<'static, Result<WatchEvent<Object>, Trouble>>;
 
-type Ready = Result<kube::client::HttpRequest, request::Error>;
+type Ready = Result<http::Request<Vec<u8>>, request::Error>;
+
+impl Api {
+    pub(crate) fn new(client: Client, guard: Arc<dyn Guard>) -> Api {
+        Api { client, guard }
+    }
+
+    pub(crate) async fn get(&self, place: &Place) -> Result<Object, Trouble> {
+        self.read(at(place.collection).get(&place.name, &Default::default()), &place.name).await
+    }
+
+    pub(crate) async fn list(
+        &self,
+        collection: &str,
+        limit: u32,
+        next: Option<&str>,
+    ) -> Result<List, Trouble> {
+        let mut params = ListParams::default().limit(limit);
+        params.continue_token = next.map(str::to_owned);
+        self.read(at(collection).list(&params), "").await
+    }
+
+    /// The changes after a revision, as long as the server likes. Not repeated: whoever follows knows where it stands.
+    pub(crate) async fn watch(&self, collection: &str, from: &str) -> Result<Events, Trouble> {
+        let request = at(collection).watch(&WatchParams::default().timeout(WATCH_SECONDS), from);
+        let request = request.map_err(|error| Trouble::Refused(error.to_string()))?;
+        let opened = within(self.client.request_events::<Object>(request)).await;
+        let events = opened.map_err(|error| classify(error, ""))?;
+        Ok(futures::TryStreamExt::into_stream(events)
+            .map(|event| event.map_err(|error| classify(Failed::Answered(Box::new(error)), "")))
+            .boxed())
+    }
+
+    pub(crate) async fn create(&self, place: &Place, spec: &Value) -> Result<Object, Trouble> {
+        let body = bytes(&object::body(place, spec))?;
+        self.write(at(place.collection).create(&PostParams::default(), body), &place.name).await
+    }
+
+    /// The compare-and-swap. What else an object has does not count in a request of this kind.
+    pub(crate) async fn put_status(
+        &self,
+        place: &Place,
+        expected: &str,
+        status: &Map<String, Value>,
+    ) -> Result<Object, Trouble> {
+        let body = bytes(&json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": place.kind,
+            "metadata": { "name": place.name, "resourceVersion": expected },
+            "status": status,
+        }))?;
+        let request =
+            at(place.collection).replace_subresource("status", &place.name, &PostParams::default(), body);
+        self.write(request, &place.name).await
+    }
+
+    pub(crate) async fn patch_status(&self, place: &Place, patch: &Value) -> Result<Object, Trouble> {
+        let patch = Patch::Merge(patch);
+        let request =
+            at(place.collection).patch_subresource("status", &place.name, &PatchParams::default(), &patch);
+        self.write(request, &place.name).await
+    }
+
+    /// Changes the finalizers of an object that is still as it was read.
+    pub(crate) async fn set_finalizers(
+        &self,
+        place: &Place,
+        object: &Object,
+        finalizers: Vec<String>,
+    ) -> Result<Object, Trouble> {
+        let known = &object.metadata;
+        let patch = Patch::Merge(json!({ "metadata": {
+            "resourceVersion": known.resource_version, "uid": known.uid, "finalizers": finalizers
+        }}));
+        self.write(at(place.collection).patch(&place.name, &PatchParams::default(), &patch), &place.name)
+            .await
+    }
+
+    /// Deletes an object that is still at this version. Tells what is left of it, if finalizers keep it.
+    pub(crate) async fn delete(&self, place: &Place, expected: &str) -> Result<Option<Object>, Trouble> {
+        let preconditions = Preconditions { resource_version: Some(expected.to_owned()), uid: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let answer: Value =
+            self.write(at(place.collection).delete(&place.name, &params), &place.name).await?;
+        if answer["kind"] == "Status" {
+            return Ok(None);
+        }
+        serde_json::from_value(answer).map(Some).map_err(|error| Trouble::Silent(error.to_string()))
+    }
+
+    async fn read<T: DeserializeOwned>(&self, request: Ready, name: &str) -> Result<T, Trouble> {
+        let request = request.map_err(|error| Trouble::Refused(error.to_string()))?;
+        let mut pause = Pause::new();
+        loop {
+            let trouble = match within(self.client.request(request.clone())).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => classify(failed, name),
+            };
+            if !matches!(trouble, Trouble::Busy(_) | Trouble::Silent(_)) || !pause.take().await {
+                return Err(trouble);
+            }
+        }
+    }
+
+    async fn write<T: DeserializeOwned>(&self, request: Ready, name: &str) -> Result<T, Trouble> {
+        let request = request.map_err(|error| Trouble::Refused(error.to_string()))?;
+        let mut pause = Pause::new();
+        loop {
+            self.guard.may_write().map_err(Trouble::NotLeader)?;
+            let trouble = match within(self.client.request(request.clone())).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => classify(failed, name),
+            };
+            if !matches!(trouble, Trouble::Busy(_)) || !pause.take().await {
+                return Err(trouble);
+            }
+        }
+    }
+}
+
+fn at(collection: &str) -> Request {
+    Request::new(format!("/apis/{GROUP}/{VERSION}/{collection}"))
+}
+
+fn bytes(value: &Value) -> Result<Vec<u8>, Trouble> {
+    serde_json::to_vec(value).map_err(|error| Trouble::Refused(error.to_string()))
+}
+
+enum Failed {
+    Late,
+    Answered(Box<kube::Error>),
+}
+
+async fn within<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Failed> {
+    match timeout(REQUEST, request).await {
+        Ok(answer) => answer.map_err(|error| Failed::Answered(Box::new(error))),
+        Err(_) => Err(Failed::Late),
+    }
+}
+
+/// What an error means. `name` is the object that was asked for: only a server that names it says that it is not there.
+fn classify(failed: Failed, name: &str) -> Trouble {
+    let error = match failed {
+        Failed::Late => return Trouble::Silent(format!("no answer within {} s", REQUEST.as_secs())),
+        Failed::Answered(error) => error,
+    };
+    match *error {
+        kube::Error::Api(status) => judge(&status, name),
+        kube::Error::BuildRequest(error) => Trouble::Refused(error.to_string()),
+        // A connection that broke, an answer that makes no sense: the request may have been carried out.
+        error => Trouble::Silent(causes(&error)),
+    }
+}
+
+/// What an answer of the server means.
+pub(crate) fn judge(status: &kube::core::Status, name: &str) -> Trouble {
+    let said = || status.message.clone();
+    match status.code {
+        404 => {
+            let named = status.details.as_ref().is_some_and(|details| details.name == name);
+            if status.reason == "NotFound" && named && !name.is_empty() {
+                Trouble::NotFound
+            } else {
+                Trouble::Refused(format!(
+                    "it does not know the kinds of {GROUP}/{VERSION} ({}): apply deploy/crds",
+                    said()
+                ))
+            }
+        }
+        409 if status.reason == "AlreadyExists" => Trouble::Exists,
+        409 => Trouble::Conflict,
+        410 => Trouble::Expired,
+        429 => Trouble::Busy(said()),
+        400..500 => Trouble::Refused(said()),
+        _ => Trouble::Silent(format!("{} {}", status.code, said())),
+    }
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let next = inner.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+/// Waiting between attempts: longer each time, never the same twice, and not for ever.
+pub(crate) struct Pause {
+    begun: Instant,
+    length: Duration,
+}
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(5);
+
+    pub(crate) fn new() -> Pause {
+        Pause { begun: Instant::now(), length: Pause::FIRST }
+    }
+
+    /// Waits; `false` when there was waiting enough.
+    pub(crate) async fn take(&mut self) -> bool {
+        if self.begun.elapsed() > PATIENCE {
+            return false;
+        }
+        self.wait().await;
+        true
+    }
+
+    /// Waits, however long it has been.
+    pub(crate) async fn wait(&mut self) {
+        // Between half and all of it, so that those who were turned away together do not come back together.
+        let chance = (RandomState::new().build_hasher().finish() % 1000) as u32;
+        sleep(self.length / 2 + self.length / 2000 * chance).await;
+        self.length = (self.length * 2).min(Pause::LONGEST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_is_judged_by_what_it_proves() {
+        let status = |value: Value| serde_json::from_value::<kube::core::Status>(value).unwrap();
+        let key = Key::new(crate::Kind::Ledger, "db-0");
+        let rows = [
+            (
+                json!({ "code": 404, "reason": "NotFound", "details": { "name": "db-0" } }),
+                true,
+                "does not exist",
+            ),
+            (json!({ "code": 404, "reason": "NotFound", "details": {} }), true, "deploy/crds"),
+            (json!({ "code": 404, "message": "404 page not found", "reason": "" }), true, "deploy/crds"),
+            (json!({ "code": 409, "reason": "Conflict" }), true, "read it again"),
+            (json!({ "code": 409, "reason": "AlreadyExists" }), true, "read it again"),
+            (
+                json!({ "code": 403, "reason": "Forbidden", "message": "no" }),
+                true,
+                "refuses ledger/db-0 (no)",
+            ),
+            (json!({ "code": 413, "reason": "RequestEntityTooLarge", "message": "big" }), true, "(big)"),
+            (json!({ "code": 422, "reason": "Invalid", "message": "bad" }), true, "(bad)"),
+            (json!({ "code": 429, "reason": "TooManyRequests" }), false, "does not answer"),
+            (json!({ "code": 500, "reason": "InternalError" }), false, "does not answer"),
+            (json!({ "code": 503, "reason": "ServiceUnavailable" }), false, "does not answer"),
+            (json!({ "code": 504, "reason": "Timeout" }), false, "does not answer"),
+        ];
+        for (answer, known, says) in rows {
+            let error = judge(&status(answer.clone()), "db-0").on(&key);
+            assert_eq!(error.outcome_known(), known, "{answer}: {error}");
+            assert!(error.to_string().contains(says), "{answer}: {error}");
+        }
+    }
+}

@@ -1,17 +1,25 @@
 //! Kubernetes on one machine, from its real parts, for tests.
 //!
 //! [`ApiLab`] is an etcd and an API server on loopback, ready in a few seconds; tests of what talks to the API alone need no more.
+//! [`ClusterLab`] has two nodes as well, each in namespaces of its own, on which pods run.
 //!
 //! All state of a lab is in one temporary directory. Its processes end with the lab, and with the process that started it however
 //! that ends.
 
 mod api;
 mod authority;
+mod cluster;
+mod image;
 mod janitor;
+mod network;
+mod node;
 mod process;
 mod programs;
 
 pub use api::{Access, ApiLab};
+pub use cluster::{ClusterLab, NAMESPACE, NODE_PATIENCE, Options};
+pub use image::{BUSYBOX, Image};
+pub use node::Node;
 pub use process::Process;
 pub use programs::tools;
 
