@@ -86,7 +86,14 @@ struct Writer {
 fn is_warning(reason: &str) -> bool {
     !matches!(
         reason,
-        "Attached" | "Detached" | "Created" | "Deleted" | "Grown" | "Modified" | "SnapshotTaken" | "InService"
+        "Attached"
+            | "Detached"
+            | "Created"
+            | "Deleted"
+            | "Grown"
+            | "Modified"
+            | "SnapshotTaken"
+            | "InService"
     )
 }
 
@@ -198,7 +205,8 @@ impl Writer {
 }
 
 fn volume_reference(volume: &VolumeId) -> ObjectReference {
-    let name = Slot::of_id(volume.as_str()).map_or_else(|| volume.to_string(), |slot| slot.as_str().to_owned());
+    let name =
+        Slot::of_id(volume.as_str()).map_or_else(|| volume.to_string(), |slot| slot.as_str().to_owned());
     ObjectReference {
         api_version: Some(format!("{GROUP}/{VERSION}")),
         kind: Some("Volume".to_owned()),

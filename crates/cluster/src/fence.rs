@@ -91,7 +91,8 @@ impl Fence {
         after: Duration,
     ) -> Self {
         let nodes = nodes.clone();
-        let inner = Inner { client, catalog, pvs, nodes: nodes.clone(), writes, after, waiting: Mutex::default() };
+        let inner =
+            Inner { client, catalog, pvs, nodes: nodes.clone(), writes, after, waiting: Mutex::default() };
         let inner = Arc::new(inner);
         let weak = Arc::downgrade(&inner);
         nodes.on_change(move |node| {
@@ -198,7 +199,8 @@ impl Inner {
         };
         let precondition = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
         // Nobody is there who could end it in good order.
-        let params = DeleteParams { preconditions: Some(precondition), ..DeleteParams::default().grace_period(0) };
+        let params =
+            DeleteParams { preconditions: Some(precondition), ..DeleteParams::default().grace_period(0) };
         match api.delete(&name, &params).await {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             deleted => drop(deleted?),
@@ -219,7 +221,8 @@ impl Inner {
             if object.spec.attacher != DRIVER || object.spec.node_name != node {
                 continue;
             }
-            let pv = object.spec.source.persistent_volume_name.as_deref().and_then(|pv| self.pvs.known.get(pv));
+            let pv =
+                object.spec.source.persistent_volume_name.as_deref().and_then(|pv| self.pvs.known.get(pv));
             let volume = pv.and_then(|pv| VolumeId::new(&pv.handle).ok());
             if !volume.is_some_and(|volume| volumes.contains(&volume)) {
                 continue;
@@ -256,11 +259,15 @@ mod tests {
                 json!([{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "y", "hostPath": {"path": "/"}}]),
                 None,
             ),
-            (json!([{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "y", "csi": {"driver": "d"}}]), None),
+            (
+                json!([{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "y", "csi": {"driver": "d"}}]),
+                None,
+            ),
         ] {
-            let pod: Pod = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+            let pod: Pod =
+                serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
                 "spec": {"containers": [], "volumes": volumes}}))
-            .unwrap();
+                .unwrap();
             let found = claims(&pod);
             let found = found.as_ref().map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
             assert_eq!(found, expected, "{volumes}");

@@ -114,7 +114,9 @@ impl Leadership {
                 self.held.identity,
                 age.as_secs()
             )),
-            None => Err(format!("{} does not lead any more: its lease is lost or given back", self.held.identity)),
+            None => {
+                Err(format!("{} does not lead any more: its lease is lost or given back", self.held.identity))
+            }
         }
     }
 
@@ -127,6 +129,12 @@ impl Leadership {
             // The renewing task ends either way.
             let _ = given_back.await;
         }
+    }
+}
+
+impl bowline_store::kube::Guard for Leadership {
+    fn may_write(&self) -> Result<(), String> {
+        Leadership::may_write(self)
     }
 }
 
@@ -197,7 +205,11 @@ fn spec(settings: &LeaseSettings, before: Option<&LeaseSpec>) -> LeaseSpec {
         acquire_time: mine.and_then(|spec| spec.acquire_time.clone()).or_else(|| Some(now.clone())),
         holder_identity: Some(settings.identity.clone()),
         lease_duration_seconds: Some(i32::try_from(settings.duration.as_secs()).unwrap_or(i32::MAX).max(1)),
-        lease_transitions: Some(if mine.is_some() { transitions } else { transitions + i32::from(before.is_some()) }),
+        lease_transitions: Some(if mine.is_some() {
+            transitions
+        } else {
+            transitions + i32::from(before.is_some())
+        }),
         renew_time: Some(now),
         ..before.cloned().unwrap_or_default()
     }
@@ -334,7 +346,8 @@ async fn renew_once(
             Ok(())
         }
         Ok(Ok(Err(found))) => {
-            let holder = found.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
+            let holder =
+                found.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
             if holder != settings.identity {
                 return Err(format!("{} has it now", if holder.is_empty() { "nobody" } else { &holder }));
             }
@@ -347,7 +360,9 @@ async fn renew_once(
             tracing::warn!(%error, lease = settings.name, "not renewed; tried again");
             Ok(())
         }
-        Err(_) => Err(format!("the API server did not answer before {:?} were over", settings.renew_deadline)),
+        Err(_) => {
+            Err(format!("the API server did not answer before {:?} were over", settings.renew_deadline))
+        }
     }
 }
 
@@ -372,8 +387,11 @@ mod tests {
     use super::*;
 
     fn lead(renewed: Option<Instant>) -> Leadership {
-        let held =
-            Held { identity: "a".to_owned(), renew_deadline: Duration::from_secs(10), renewed: Mutex::new(renewed) };
+        let held = Held {
+            identity: "a".to_owned(),
+            renew_deadline: Duration::from_secs(10),
+            renewed: Mutex::new(renewed),
+        };
         Leadership { held: Arc::new(held), release: Arc::default() }
     }
 
@@ -389,7 +407,10 @@ mod tests {
     #[test]
     fn a_lease_is_free_when_given_back_or_unrenewed_for_its_duration() {
         let settings = LeaseSettings::new("n", "l", "me");
-        let ago = |seconds| Seen { version: None, at: Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap() };
+        let ago = |seconds| Seen {
+            version: None,
+            at: Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap(),
+        };
         let held = |by: Option<&str>, seconds| LeaseSpec {
             holder_identity: by.map(str::to_owned),
             lease_duration_seconds: seconds,

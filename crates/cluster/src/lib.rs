@@ -24,6 +24,7 @@
 //!     registry,
 //!     instance: "bowline-controller-0".to_owned(),
 //!     attacher: true,
+//!     notes: None,
 //!     patience: std::time::Duration::from_secs(2),
 //!     fence_not_ready_after: None,
 //! })
@@ -59,7 +60,7 @@ mod writes;
 pub use attacher::{Attacher, AttacherParts, PersistentVolumes, WishError};
 pub use events::EventWriter;
 pub use fence::Fence;
-pub use lease::{LeaseError, LeaseSettings, Leadership, Lost};
+pub use lease::{Leadership, LeaseError, LeaseSettings, Lost};
 pub use mirror::Mirror;
 pub use nodes::Nodes;
 pub use pv::Pv;

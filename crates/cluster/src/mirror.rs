@@ -1,11 +1,13 @@
-//! What is only for people: the annotations of PersistentVolumes that say where a volume is. At most one write per volume and second, and none
-//! while grants are being worked on.
+//! What is only for people: the annotations of PersistentVolumes that say where a volume is, and the verdicts in the status of Bowline's own
+//! VolumeAttachments. At most one write per volume and second, and none while grants are being worked on.
 
 use bowline_api::keys::{ANNOTATIONS, ATTACH_TIME, ATTACHED_NODE, READ_ONLY};
+use bowline_api::{Condition, TicketStatus, Truth};
 use bowline_controller::Catalog;
-use bowline_core::{Ledger, Phase, VolumeId};
+use bowline_core::{Ledger, Phase, Ticket, TicketId, VolumeId};
 use bowline_csi::code::ListError;
 use bowline_engine::View;
+use bowline_store::{Key, KubeStore};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::{Patch, PatchParams};
@@ -63,7 +65,22 @@ fn difference(pv: &Pv, shown: Option<&Shown>) -> Option<Value> {
     (!change.is_empty()).then(|| json!({"metadata": {"annotations": change}}))
 }
 
-/// Writes the annotations. It runs until it is dropped.
+/// What became of each ticket, in the words of its verdict.
+fn conditions(
+    view: &View,
+    before: &BTreeMap<String, Condition>,
+    now: jiff::Timestamp,
+) -> BTreeMap<String, Condition> {
+    let condition = |(id, ticket): (&TicketId, &Ticket)| {
+        let verdict = view.verdicts.get(id)?;
+        let id = id.to_string();
+        let condition = Condition::of_verdict(verdict, ticket, before.get(&id), now);
+        Some((id, condition))
+    };
+    view.ledger.tickets().iter().filter_map(condition).collect()
+}
+
+/// Writes the annotations and the verdicts. It runs until it is dropped.
 pub struct Mirror {
     tasks: Vec<tokio::task::AbortHandle>,
 }
@@ -81,6 +98,7 @@ struct Inner {
     catalog: Catalog,
     pvs: Arc<PersistentVolumes>,
     attacher: Option<Attacher>,
+    notes: Option<Arc<KubeStore>>,
     writes: Writes,
     state: Mutex<State>,
     news: Notify,
@@ -91,6 +109,10 @@ struct State {
     shown: HashMap<VolumeId, Shown>,
     /// Volumes whose PersistentVolumes have to be looked at.
     due: HashSet<String>,
+    /// What was last noted of the tickets of a volume, and since when each stands so.
+    noted: HashMap<VolumeId, BTreeMap<String, Condition>>,
+    /// Volumes whose verdicts have to be written, because nothing else will be.
+    untold: HashSet<VolumeId>,
 }
 
 impl Mirror {
@@ -100,6 +122,7 @@ impl Mirror {
         catalog: Catalog,
         pvs: Arc<PersistentVolumes>,
         attacher: Option<Attacher>,
+        notes: Option<Arc<KubeStore>>,
         writes: Writes,
     ) -> Result<Self, ListError> {
         let inner = Arc::new(Inner {
@@ -107,6 +130,7 @@ impl Mirror {
             catalog,
             pvs,
             attacher,
+            notes,
             writes,
             state: Mutex::default(),
             news: Notify::new(),
@@ -152,6 +176,48 @@ impl Inner {
         self.due(volume.as_str());
     }
 
+    /// Notes what became of each ticket: it goes along with the next write of the ledger. That a volume was granted is written anyway; that
+    /// somebody waits may not be.
+    fn note(&self, view: &View) {
+        let Some(store) = &self.notes else { return };
+        let now = jiff::Timestamp::now();
+        let mut state = self.state();
+        let before = state.noted.remove(&view.volume).unwrap_or_default();
+        let conditions = conditions(view, &before, now);
+        let same = conditions == before;
+        let waits = conditions.values().any(|one| one.status != Truth::True);
+        if !conditions.is_empty() {
+            state.noted.insert(view.volume.clone(), conditions.clone());
+        }
+        if same {
+            return;
+        }
+        let ticket = |(id, condition): (String, Condition)| {
+            let generation = view.ledger.tickets().iter().find(|(known, _)| known.as_str() == id);
+            let generation = generation.map(|(_, ticket)| ticket.generation);
+            let satisfied = condition.status == Truth::True;
+            (id, json!(TicketStatus { satisfied, generation, conditions: vec![condition] }))
+        };
+        let statuses: Map<String, Value> = conditions.into_iter().map(ticket).collect();
+        let mut fields = Map::new();
+        fields.insert("attachmentTicketStatuses".to_owned(), Value::Object(statuses));
+        store.note(&Key::ledger(&view.volume), fields);
+        if waits {
+            state.untold.insert(view.volume.clone());
+            drop(state);
+            self.news.notify_one();
+        }
+    }
+
+    async fn show(&self, volume: VolumeId) {
+        let Some(store) = &self.notes else { return };
+        self.writes.count("bowline-volumeattachment", "verdicts");
+        if let Err(error) = store.show(&Key::ledger(&volume)).await {
+            // Somebody else has written it: then this went along.
+            tracing::debug!(%volume, %error, "the verdicts were not written by themselves");
+        }
+    }
+
     async fn read_all(&self) -> Result<(), ListError> {
         self.catalog
             .for_each_ledger(|volume, ledger| {
@@ -164,7 +230,10 @@ impl Inner {
     async fn hear(self: Arc<Self>, mut changes: broadcast::Receiver<Arc<View>>) {
         loop {
             match changes.recv().await {
-                Ok(view) => self.learn(&view.volume, &view.ledger),
+                Ok(view) => {
+                    self.learn(&view.volume, &view.ledger);
+                    self.note(&view);
+                }
                 Err(broadcast::error::RecvError::Lagged(_)) => {
                     if let Err(error) = self.read_all().await {
                         tracing::warn!(%error, "annotations may be out of date for a while");
@@ -190,6 +259,8 @@ impl Inner {
             }
             let due = std::mem::take(&mut self.state().due);
             futures::stream::iter(due).for_each_concurrent(AT_ONCE, |handle| self.write(handle)).await;
+            let untold = std::mem::take(&mut self.state().untold);
+            futures::stream::iter(untold).for_each_concurrent(AT_ONCE, |volume| self.show(volume)).await;
         }
     }
 
@@ -218,13 +289,15 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_written() {
-        let shown = Shown { nodes: "a".to_owned(), since: "2026-01-01T12:00:00Z".to_owned(), read_only: false };
+        let shown =
+            Shown { nodes: "a".to_owned(), since: "2026-01-01T12:00:00Z".to_owned(), read_only: false };
         let mut pv = Pv { name: "p".to_owned(), ..Pv::default() };
         assert_eq!(difference(&pv, None), None);
         let patch = difference(&pv, Some(&shown)).unwrap();
         let all = patch["metadata"]["annotations"].as_object().unwrap().clone();
         assert_eq!(all.len(), 3);
-        pv.annotations = all.iter().map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())).collect();
+        pv.annotations =
+            all.iter().map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())).collect();
         assert_eq!(difference(&pv, Some(&shown)), None);
         let moved = Shown { nodes: "b".to_owned(), ..shown };
         let patch = difference(&pv, Some(&moved)).unwrap();

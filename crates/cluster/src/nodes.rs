@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::watch::{Change, follow};
 
-
 /// What is known of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
@@ -219,7 +218,8 @@ impl Inner {
         };
         let Some(id) = id else { return };
         tracing::warn!(node = name, "the node was removed from the cluster; what it has is taken from it");
-        let sentence = format!("Node {name} was removed from the cluster; what it has is taken from it at the target.");
+        let sentence =
+            format!("Node {name} was removed from the cluster; what it has is taken from it at the target.");
         self.catalog.tell(None, "NodeGone", sentence);
         self.catalog.observe_node_gone(&id, Timestamp::now());
         for hear in lock(&self.changed).iter() {
@@ -245,7 +245,8 @@ mod tests {
         let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
         let since: Timestamp = "2026-01-01T10:00:00Z".parse().unwrap();
         let added: Timestamp = "2026-01-01T11:00:00Z".parse().unwrap();
-        let taint = json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute", "timeAdded": "2026-01-01T11:00:00Z"}]);
+        let taint =
+            json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute", "timeAdded": "2026-01-01T11:00:00Z"}]);
         let untimed = json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]);
         let other = json!([{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]);
         for (ready, taints, expected) in [

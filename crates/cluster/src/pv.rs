@@ -37,7 +37,8 @@ impl Pv {
         pv.name = object.metadata.name.clone().unwrap_or_default();
         let ours = |key: &str| key.starts_with(ANNOTATIONS) || key.starts_with(EARLIER_ANNOTATIONS);
         let annotations = object.metadata.annotations.iter().flatten();
-        pv.annotations = annotations.filter(|(key, _)| ours(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+        pv.annotations =
+            annotations.filter(|(key, _)| ours(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         Some(pv)
     }
 

@@ -2,6 +2,7 @@
 
 use bowline_controller::Catalog;
 use bowline_csi::code::ListError;
+use bowline_store::KubeStore;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +22,8 @@ pub struct Parts {
     pub instance: String,
     /// Whether VolumeAttachments are served here; not where the upstream attacher does it over CSI.
     pub attacher: bool,
+    /// The store, where it is Kubernetes: the verdicts on tickets are shown in its VolumeAttachments.
+    pub notes: Option<Arc<KubeStore>>,
     /// How long a grant or a proof may take before its VolumeAttachment says what it waits for.
     pub patience: Duration,
     /// `--fence-not-ready-after`.
@@ -44,7 +47,8 @@ pub struct Running {
 
 /// Starts everything. When it returns, every node, PersistentVolume and VolumeAttachment is known, and the CSI socket may be opened.
 pub async fn run(parts: Parts) -> Result<Running, ListError> {
-    let Parts { client, catalog, registry, instance, attacher, patience, fence_not_ready_after } = parts;
+    let Parts { client, catalog, registry, instance, attacher, notes, patience, fence_not_ready_after } =
+        parts;
     let writes = Writes::new(&mut registry.lock().unwrap_or_else(PoisonError::into_inner));
     let pvs = PersistentVolumes::start(client.clone()).await;
     let events = EventWriter::start(client.clone(), &catalog, Arc::clone(&pvs), writes.clone(), &instance);
@@ -61,8 +65,15 @@ pub async fn run(parts: Parts) -> Result<Running, ListError> {
     } else {
         None
     };
-    let mirror =
-        Mirror::start(client.clone(), catalog.clone(), Arc::clone(&pvs), attacher.clone(), writes.clone()).await?;
+    let mirror = Mirror::start(
+        client.clone(),
+        catalog.clone(),
+        Arc::clone(&pvs),
+        attacher.clone(),
+        notes,
+        writes.clone(),
+    )
+    .await?;
     let fence = fence_not_ready_after
         .map(|after| Fence::start(client, catalog, Arc::clone(&pvs), &nodes, writes.clone(), after));
     Ok(Running { nodes, pvs, attacher, writes, _mirror: mirror, _events: events, _fence: fence })

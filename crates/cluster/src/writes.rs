@@ -22,7 +22,11 @@ impl Writes {
     pub fn new(registry: &mut Registry) -> Self {
         let writes = Self::default();
         let registry = registry.sub_registry_with_prefix("bowline");
-        registry.register("api_writes", "Writes sent to the API server, by object and purpose", writes.sent.clone());
+        registry.register(
+            "api_writes",
+            "Writes sent to the API server, by object and purpose",
+            writes.sent.clone(),
+        );
         writes
     }
 

@@ -71,13 +71,7 @@ fn what_agrees_is_adopted_and_what_does_not_is_listed() {
             &["id-a"],
             None,
         ),
-        (
-            "another waits",
-            pv(RWO, &[]),
-            vec![attachment("a", yes), attachment("b", no)],
-            &["id-a"],
-            None,
-        ),
+        ("another waits", pv(RWO, &[]), vec![attachment("a", yes), attachment("b", no)], &["id-a"], None),
         (
             "the annotation says another node",
             pv(RWO, &[ours]),
@@ -100,8 +94,20 @@ fn what_agrees_is_adopted_and_what_does_not_is_listed() {
             &[],
             Some("to id-a and to id-b, and it is for one node at a time"),
         ),
-        ("two readers", pv(ROX, &[]), vec![attachment("a", yes), attachment("b", yes)], &["id-a", "id-b"], None),
-        ("a node nobody knows", pv(RWO, &[]), vec![attachment("c", yes)], &[], Some("the driver's name for that node")),
+        (
+            "two readers",
+            pv(ROX, &[]),
+            vec![attachment("a", yes), attachment("b", yes)],
+            &["id-a", "id-b"],
+            None,
+        ),
+        (
+            "a node nobody knows",
+            pv(RWO, &[]),
+            vec![attachment("c", yes)],
+            &[],
+            Some("the driver's name for that node"),
+        ),
         ("no such access", pv(&[], &[]), vec![attachment("a", yes)], &[], Some("access modes")),
     ];
     for (name, pv, attachments, nodes, refused) in rows {
@@ -117,7 +123,8 @@ fn what_agrees_is_adopted_and_what_does_not_is_listed() {
 
 #[test]
 fn a_record_is_what_the_target_and_the_persistent_volume_say() {
-    let adoption = plan(&found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]), Timestamp::UNIX_EPOCH);
+    let adoption =
+        plan(&found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]), Timestamp::UNIX_EPOCH);
     let record = &adoption.volumes[0];
     assert_eq!((record.name.as_str(), record.size, record.fs.name()), ("db", 4096, "xfs"));
     let (id, ticket) = &adoption.tickets[0];
@@ -144,6 +151,7 @@ fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     assert!(adopted(&nowhere).2.unwrap().contains("no target holds it"));
     let foreign = Pv { handle: "vol-of-another".to_owned(), ..pv(&["ReadWriteOnce"], &[]) };
     assert!(adopted(&found(foreign, vec![])).2.unwrap().contains("no id that Bowline gives"));
-    let lost = found(Pv { name: "other".to_owned(), ..pv(&["ReadWriteOnce"], &[]) }, vec![attachment("a", true)]);
+    let lost =
+        found(Pv { name: "other".to_owned(), ..pv(&["ReadWriteOnce"], &[]) }, vec![attachment("a", true)]);
     assert!(adopted(&lost).2.unwrap().contains("PersistentVolume db is not there"));
 }

@@ -84,7 +84,8 @@ pub async fn find(
             found.ledgers.insert(volume, ledger);
         }
     }
-    for_each(Api::<PersistentVolume>::all(client.clone()), |object| found.pvs.extend(Pv::of(&object))).await?;
+    for_each(Api::<PersistentVolume>::all(client.clone()), |object| found.pvs.extend(Pv::of(&object)))
+        .await?;
     for_each(Api::<VolumeAttachment>::all(client.clone()), |mut object: VolumeAttachment| {
         object.metadata.managed_fields = None;
         found.attachments.push(object);

@@ -135,7 +135,8 @@ type Adopted = (Option<Volume>, Vec<(VolumeId, Ticket)>);
 
 fn adopt(found: &Found, pv: &Pv, attached: &[Attached<'_>], now: Timestamp) -> Result<Adopted, String> {
     let id = VolumeId::new(&pv.handle).ok().filter(|id| Slot::of_id(id.as_str()).is_some());
-    let id = id.ok_or("its volumeHandle is no id that Bowline gives; make a volume for it and copy the data")?;
+    let id =
+        id.ok_or("its volumeHandle is no id that Bowline gives; make a volume for it and copy the data")?;
     let known = found.ledgers.get(&id);
     if known.is_some_and(|ledger| !ledger.tickets().is_empty() || !ledger.holds().is_empty()) {
         return Ok((None, Vec::new()));
@@ -149,12 +150,16 @@ fn adopt(found: &Found, pv: &Pv, attached: &[Attached<'_>], now: Timestamp) -> R
 /// The record of a volume that has none.
 fn record(found: &Found, pv: &Pv, id: &VolumeId, now: Timestamp) -> Result<Volume, String> {
     let Some((target, size)) = found.stored.get(id) else {
-        return Err("no target holds it; connect the target that does, or delete the PersistentVolume".to_owned());
+        return Err(
+            "no target holds it; connect the target that does, or delete the PersistentVolume".to_owned()
+        );
     };
     let slot = Slot::of_id(id.as_str());
     let slot = slot.as_ref().map_or("", Slot::as_str);
     let name = [pv.name.as_str(), slot].into_iter().find(|name| Slot::of_name(name).as_str() == slot);
-    let name = name.ok_or("the name it was made under is not known, since its PersistentVolume has another; restore its record")?;
+    let name = name.ok_or(
+        "the name it was made under is not known, since its PersistentVolume has another; restore its record",
+    )?;
     let fs = [pv.attributes.get(FS).map(String::as_str), Some(pv.fs_type.as_str())];
     let fs = fs.into_iter().flatten().find(|fs| !fs.is_empty());
     let fs = fs.map_or(Ok(FsType::Ext4), |fs| fs.parse().map_err(|error| format!("{error}")))?;
@@ -177,7 +182,9 @@ fn tickets(found: &Found, pv: &Pv, attached: &[Attached<'_>], now: Timestamp) ->
     let ticket = |one: &Attached<'_>| {
         let annotations = one.object.metadata.annotations.as_ref();
         let remembered = annotations.and_then(|all| all.get(bowline_api::keys::NODE_ID));
-        let id = remembered.and_then(|id| NodeId::new(id).ok()).or_else(|| found.node_ids.get(one.node()).cloned());
+        let id = remembered
+            .and_then(|id| NodeId::new(id).ok())
+            .or_else(|| found.node_ids.get(one.node()).cloned());
         let id = id.ok_or_else(|| {
             format!(
                 "VolumeAttachment {} is attached to {}, and nobody knows the driver's name for that node; start the driver there, or delete the VolumeAttachment",
@@ -195,7 +202,8 @@ fn tickets(found: &Found, pv: &Pv, attached: &[Attached<'_>], now: Timestamp) ->
 /// Whether all that is said of a volume can be true at once.
 fn agree(pv: &Pv, attached: &[Attached<'_>], tickets: &[Ticket]) -> Result<(), String> {
     for (index, one) in tickets.iter().enumerate() {
-        let beside = tickets[..index].iter().find(|other| other.node != one.node && !other.mode().admits(one.mode()));
+        let beside =
+            tickets[..index].iter().find(|other| other.node != one.node && !other.mode().admits(one.mode()));
         if let Some(other) = beside {
             return Err(format!(
                 "two VolumeAttachments say that it is attached, to {} and to {}, and it is for one node at a time; find out which one uses it, and delete the other VolumeAttachment",
@@ -203,9 +211,12 @@ fn agree(pv: &Pv, attached: &[Attached<'_>], tickets: &[Ticket]) -> Result<(), S
             ));
         }
     }
-    let said = [ANNOTATIONS, EARLIER_ANNOTATIONS].map(|prefix| pv.annotations.get(&format!("{prefix}{ATTACHED_NODE}")));
-    for said in said.into_iter().flatten().flat_map(|nodes| nodes.split(',')).filter(|node| !node.is_empty()) {
-        let fits = |(one, ticket): (&Attached<'_>, &Ticket)| one.node() == said || ticket.node.as_str() == said;
+    let said = [ANNOTATIONS, EARLIER_ANNOTATIONS]
+        .map(|prefix| pv.annotations.get(&format!("{prefix}{ATTACHED_NODE}")));
+    for said in said.into_iter().flatten().flat_map(|nodes| nodes.split(',')).filter(|node| !node.is_empty())
+    {
+        let fits =
+            |(one, ticket): (&Attached<'_>, &Ticket)| one.node() == said || ticket.node.as_str() == said;
         if attached.iter().zip(tickets).any(fits) {
             continue;
         }

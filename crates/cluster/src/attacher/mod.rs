@@ -252,7 +252,8 @@ impl Inner {
     fn agrees(&self, name: &str) -> bool {
         let mut book = self.book();
         let Some(entry) = book.get_mut(name) else { return true };
-        let (Some(object), Some(filed), Some(standing)) = (&entry.object, &entry.filed, &entry.standing) else {
+        let (Some(object), Some(filed), Some(standing)) = (&entry.object, &entry.filed, &entry.standing)
+        else {
             return false;
         };
         let metadata = object.status.as_ref().and_then(|status| status.attachment_metadata.as_ref());

@@ -5,7 +5,6 @@ use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, Vo
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-
 pub(crate) fn uid(object: &VolumeAttachment) -> &str {
     object.metadata.uid.as_deref().unwrap_or_default()
 }
@@ -62,7 +61,8 @@ pub(crate) fn detached(object: &VolumeAttachment) -> Option<Value> {
     if !others || (clean && attachment_metadata.unwrap_or_default().is_empty()) {
         return None;
     }
-    let new = json!({"attached": false, "attachmentMetadata": null, "attachError": null, "detachError": null});
+    let new =
+        json!({"attached": false, "attachmentMetadata": null, "attachError": null, "detachError": null});
     Some(of_status(object, new))
 }
 
@@ -147,7 +147,10 @@ mod tests {
         assert_eq!(not_attached(&told, "why", true, now), None);
         assert!(not_attached(&told, "because", true, now).is_some());
         let status = |known| not_attached(&there, "why", known, now).unwrap()["status"].clone();
-        assert_eq!((status(true)["attached"].clone(), status(false)["attached"].clone()), (json!(false), json!(true)));
+        assert_eq!(
+            (status(true)["attached"].clone(), status(false)["attached"].clone()),
+            (json!(false), json!(true))
+        );
         let told = object(json!({"status": {"attached": true, "detachError": {"message": "why"}}}));
         assert_eq!(not_detached(&told, "why", now), None);
         assert_eq!(not_detached(&told, "x", now).unwrap()["status"]["attached"], true, "nothing is proven");
@@ -168,8 +171,12 @@ mod tests {
     fn the_last_write_of_a_detach_is_the_only_one() {
         let alone = object(json!({"metadata": {"finalizers": [FINALIZER]}, "status": {"attached": true}}));
         assert_eq!(detached(&alone), None, "the object goes with its finalizer");
-        let kept = object(json!({"metadata": {"finalizers": [FINALIZER, "x/y"]}, "status": {"attached": true}}));
+        let kept =
+            object(json!({"metadata": {"finalizers": [FINALIZER, "x/y"]}, "status": {"attached": true}}));
         assert_eq!(detached(&kept).unwrap()["status"]["attached"], false);
-        assert_eq!(unmark(&kept).unwrap()["metadata"]["$deleteFromPrimitiveList/finalizers"], json!([FINALIZER]));
+        assert_eq!(
+            unmark(&kept).unwrap()["metadata"]["$deleteFromPrimitiveList/finalizers"],
+            json!([FINALIZER])
+        );
     }
 }

@@ -61,11 +61,17 @@ impl Inner {
                 None => Ok(Next::Rest),
             };
         };
-        if let Some(old) = filed.as_ref().filter(|filed| filed.uid.as_deref().is_some_and(|one| one != uid(&object))) {
+        if let Some(old) =
+            filed.as_ref().filter(|filed| filed.uid.as_deref().is_some_and(|one| one != uid(&object)))
+        {
             // Another object of the same name: what the earlier one had ends first, so that nothing is inherited.
             return self.owner_gone(name, old).await;
         }
-        if is_going(&object) { self.detach(name, &object, filed).await } else { self.attach(name, &object).await }
+        if is_going(&object) {
+            self.detach(name, &object, filed).await
+        } else {
+            self.attach(name, &object).await
+        }
     }
 
     /// The ticket's object does not show any more. When a look has proven that it is gone, so is the ticket.
@@ -174,7 +180,12 @@ impl Inner {
     }
 
     /// A node that cannot be asked for any more may have the volume all the same, or have lost it: the ledger knows.
-    async fn verdict(&self, volume: &VolumeId, ticket: &Ticket, error: &ControllerPublishError) -> Option<Verdict> {
+    async fn verdict(
+        &self,
+        volume: &VolumeId,
+        ticket: &Ticket,
+        error: &ControllerPublishError,
+    ) -> Option<Verdict> {
         if !matches!(error, ControllerPublishError::UnknownNode(_)) {
             return None;
         }
@@ -184,8 +195,13 @@ impl Inner {
 
     /// What the object asks for, or why that cannot be said.
     async fn wanted(&self, object: &VolumeAttachment) -> Result<Result<Wanted, Refusal>, kube::Error> {
-        let refusal =
-            |kind, sentence, need| Refusal { kind, sentence, need: Some(need), known: false, next: Next::Rest };
+        let refusal = |kind, sentence, need| Refusal {
+            kind,
+            sentence,
+            need: Some(need),
+            known: false,
+            next: Next::Rest,
+        };
         let pv = match wish::source(object) {
             Ok(Source::Inline(pv)) => Arc::new(pv),
             Ok(Source::Named(pv)) => match self.pv(pv).await? {

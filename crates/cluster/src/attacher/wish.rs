@@ -13,7 +13,9 @@ use crate::pv::Pv;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WishError {
     /// Neither a PersistentVolume nor a volume of its own.
-    #[error("the VolumeAttachment names no volume: spec.source has neither persistentVolumeName nor inlineVolumeSpec")]
+    #[error(
+        "the VolumeAttachment names no volume: spec.source has neither persistentVolumeName nor inlineVolumeSpec"
+    )]
     NoVolume,
     /// The volume written into it is another driver's.
     #[error("spec.source.inlineVolumeSpec is no volume of this driver")]
@@ -119,7 +121,10 @@ mod tests {
             };
             match (request(&pv, "n"), expected) {
                 (Ok(request), Some(mode)) => {
-                    assert_eq!((request.capability.mode, request.capability.content()), (mode, Content::Block));
+                    assert_eq!(
+                        (request.capability.mode, request.capability.content()),
+                        (mode, Content::Block)
+                    );
                 }
                 (Err(WishError::AccessModes(told)), None) => assert_eq!(told, pv.access_modes),
                 (got, _) => panic!("{modes:?}: {got:?}"),
@@ -129,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_bad_field_is_told_by_its_name() {
-        let pv = Pv { handle: "a^b".to_owned(), access_modes: vec!["ReadWriteOnce".to_owned()], ..Pv::default() };
+        let pv =
+            Pv { handle: "a^b".to_owned(), access_modes: vec!["ReadWriteOnce".to_owned()], ..Pv::default() };
         assert!(request(&pv, "n").unwrap_err().to_string().starts_with("volume_id contains '^'"));
         let pv = Pv { handle: "v".to_owned(), ..pv };
         assert_eq!(request(&pv, "").unwrap_err().to_string(), "node_id is required");

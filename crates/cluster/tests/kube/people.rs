@@ -23,6 +23,7 @@ async fn running(world: &World, fence: Option<Duration>) -> (bowline_controller:
         registry,
         instance: "test".to_owned(),
         attacher: true,
+        notes: None,
         patience: Duration::from_secs(1),
         fence_not_ready_after: fence,
     };
@@ -47,8 +48,10 @@ async fn the_persistent_volume_says_where_it_is_and_the_claim_says_why_not() {
     let _volume = volume(&world, &catalog, "shown").await;
     world.attach("va-shown", "shown", "a").await;
     world.until_attached("va-shown").await;
-    wait_for("the annotation", async || annotation(&world, "shown", "attached-node").await.filter(|node| node == "id-a"))
-        .await;
+    wait_for("the annotation", async || {
+        annotation(&world, "shown", "attached-node").await.filter(|node| node == "id-a")
+    })
+    .await;
     assert_eq!(annotation(&world, "shown", "readonly").await.as_deref(), Some("false"));
     assert!(annotation(&world, "shown", "attach-time").await.is_some());
     assert_eq!(running.writes.sent("persistentvolume", "annotations"), 1, "all of them in one write");

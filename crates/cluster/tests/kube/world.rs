@@ -76,13 +76,18 @@ impl World {
         Some(world)
     }
 
-    pub(crate) fn api<K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+    pub(crate) fn api<K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>>(
+        &self,
+    ) -> Api<K> {
         Api::all(self.client.clone())
     }
 
     async fn clear<K>(&self)
     where
-        K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+        K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug,
     {
         let api = self.api::<K>();
         for object in api.list(&ListParams::default()).await.unwrap() {
@@ -117,7 +122,10 @@ impl World {
         let condition = json!({"type": "Ready", "status": ready, "reason": "Test", "message": "",
             "lastHeartbeatTime": "2026-01-01T10:00:00Z", "lastTransitionTime": "2026-01-01T10:00:00Z"});
         let status = json!({"status": {"conditions": [condition]}});
-        self.api::<Node>().patch_status(name, &PatchParams::default(), &Patch::Strategic(&status)).await.unwrap();
+        self.api::<Node>()
+            .patch_status(name, &PatchParams::default(), &Patch::Strategic(&status))
+            .await
+            .unwrap();
     }
 
     pub(crate) async fn add_driver(&self, node: &str) {
@@ -165,8 +173,10 @@ impl World {
 
     /// A VolumeAttachment of a PersistentVolume on a node, as kube-controller-manager makes it.
     pub(crate) async fn attach(&self, name: &str, pv: &str, node: &str) {
-        self.create::<VolumeAttachment>(json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
-            "spec": {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": pv}}}))
+        self.create::<VolumeAttachment>(
+            json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
+            "spec": {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": pv}}}),
+        )
         .await;
     }
 
@@ -177,7 +187,10 @@ impl World {
     /// Takes the finalizers off, as somebody in a hurry would.
     pub(crate) async fn unfinalize(&self, name: &str) {
         let free = json!({"metadata": {"finalizers": null}});
-        self.api::<VolumeAttachment>().patch(name, &PatchParams::default(), &Patch::Merge(&free)).await.unwrap();
+        self.api::<VolumeAttachment>()
+            .patch(name, &PatchParams::default(), &Patch::Merge(&free))
+            .await
+            .unwrap();
     }
 
     /// Deletes it although its finalizer says that it is needed.
@@ -185,19 +198,23 @@ impl World {
         self.delete(name).await;
         // The controller may be done with it first; that is as good.
         let free = json!({"metadata": {"finalizers": null}});
-        let _ = self.api::<VolumeAttachment>().patch(name, &PatchParams::default(), &Patch::Merge(&free)).await;
+        let _ =
+            self.api::<VolumeAttachment>().patch(name, &PatchParams::default(), &Patch::Merge(&free)).await;
         self.until_gone(name).await;
     }
 
     pub(crate) async fn until_attached(&self, name: &str) -> VolumeAttachment {
         wait_for(&format!("{name} to be attached"), async || {
-            self.attachment(name).await.filter(|one| one.status.as_ref().is_some_and(|status| status.attached))
+            self.attachment(name)
+                .await
+                .filter(|one| one.status.as_ref().is_some_and(|status| status.attached))
         })
         .await
     }
 
     pub(crate) async fn until_gone(&self, name: &str) {
-        wait_for(&format!("{name} to be gone"), async || self.attachment(name).await.is_none().then_some(())).await;
+        wait_for(&format!("{name} to be gone"), async || self.attachment(name).await.is_none().then_some(()))
+            .await;
     }
 
     /// Waits until it says why it is not attached.
@@ -262,7 +279,8 @@ impl Controller {
 
     /// How many writes went to VolumeAttachments, by purpose.
     pub(crate) fn sent(&self) -> [u64; 5] {
-        ["mark", "attached", "error", "detached", "unmark"].map(|what| self.writes.sent("volumeattachment", what))
+        ["mark", "attached", "error", "detached", "unmark"]
+            .map(|what| self.writes.sent("volumeattachment", what))
     }
 
     pub(crate) async fn stop(self) {

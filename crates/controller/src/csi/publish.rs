@@ -98,11 +98,7 @@ pub fn publish_context(volume: &Volume, grant: BTreeMap<String, String>) -> BTre
 
 /// The end of such a ticket.
 pub fn withdrawal(volume: &VolumeId, node: &NodeId) -> Withdrawal {
-    Withdrawal {
-        ticket: Some(TicketId::csi(volume, DRIVER, node)),
-        node: Some(node.clone()),
-        force: false,
-    }
+    Withdrawal { ticket: Some(TicketId::csi(volume, DRIVER, node)), node: Some(node.clone()), force: false }
 }
 
 /// What a caller is told of a ticket that was not satisfied and that nothing is left of.
