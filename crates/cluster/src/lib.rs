@@ -1,3 +1,72 @@
-//! What surrounds the engine in Kubernetes: lease, attacher, nodes, wishes of people, adoption.
+//! What surrounds the engine in Kubernetes: lease, attacher, nodes, targets, wishes of people, what is only for people, adoption.
+//!
+//! # Flow
+//!
+//! A controller calls these in this order, and ends when the lease is lost:
+//!
+//! ```no_run
+//! # use bowline_cluster::{LeaseSettings, adopt, lease, run};
+//! # async fn controller(
+//! #     client: kube::Client,
+//! #     store: std::sync::Arc<dyn bowline_store::Store>,
+//! #     targets: Vec<std::sync::Arc<dyn bowline_target::Provision>>,
+//! #     catalog: bowline_controller::Catalog,
+//! #     registry: std::sync::Arc<std::sync::Mutex<prometheus_client::registry::Registry>>,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let settings = LeaseSettings::new("bowline", "bowline-controller", "bowline-controller-0");
+//! let (leadership, mut lost) = lease::acquire(client.clone(), settings).await?;
+//! // The store asks `leadership.may_write()` before every write.
+//! adopt::adopt(&client, store.as_ref(), &targets, false).await?; // before the catalog is opened
+//! // let catalog = Catalog::open(…).await?;
+//! let running = run(bowline_cluster::Parts {
+//!     client,
+//!     catalog: catalog.clone(),
+//!     registry,
+//!     instance: "bowline-controller-0".to_owned(),
+//!     attacher: true,
+//!     notes: None,
+//!     patience: std::time::Duration::from_secs(2),
+//!     fence_not_ready_after: None,
+//! })
+//! .await?;
+//! // Every node and every VolumeAttachment is known: the CSI socket may be opened. At the end:
+//! drop(running);
+//! catalog.close().await;
+//! leadership.release().await;
+//! # lost.lost().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Guarantees
+//!
+//! - Whatever is adopted has its ticket before the engine compares the ledgers with the targets, so nothing that is attached is fenced by a first start.
+//! - Nothing here chooses who gets a volume: VolumeAttachments become tickets, nodes become observations, and the engine decides.
+//! - What a watch does not show proves nothing. Whatever is taken away because an object is gone was looked for at the API server first.
 
+pub mod adopt;
+mod attacher;
+pub mod certificates;
+mod events;
+mod fence;
+pub mod lease;
+mod mirror;
+mod nodes;
+mod pause;
+mod pv;
+mod run;
 pub mod taint;
+pub mod targets;
+mod watch;
+pub mod wishes;
+mod writes;
+
+pub use attacher::{Attacher, AttacherParts, PersistentVolumes, WishError};
+pub use events::EventWriter;
+pub use fence::Fence;
+pub use lease::{Leadership, LeaseError, LeaseSettings, Lost};
+pub use mirror::Mirror;
+pub use nodes::Nodes;
+pub use pv::Pv;
+pub use run::{Parts, Running, run};
+pub use writes::Writes;

@@ -354,12 +354,16 @@ impl Actor {
         let view = Arc::new(self.view());
         self.waiters.show(&view);
         let trouble = (self.store_failures > 0).then(|| self.status.borrow().trouble.clone()).flatten();
-        self.status.send_if_modified(|status| {
-            let next = Status { view: Some(view), trouble };
+        let next = Status { view: Some(Arc::clone(&view)), trouble };
+        let changed = self.status.send_if_modified(|status| {
             let changed = *status != next;
             *status = next;
             changed
         });
+        if changed {
+            // Nobody needs to listen.
+            let _ = self.shared.changes.send(view);
+        }
     }
 
     /// Counts verdicts that are new. Those that were found at the beginning were counted when they were reached.

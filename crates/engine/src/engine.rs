@@ -123,6 +123,7 @@ pub(crate) struct Shared {
     actors: Mutex<Actors>,
     pub(crate) notices: broadcast::Sender<(VolumeId, Notice)>,
     pub(crate) refusals: broadcast::Sender<VolumeId>,
+    pub(crate) changes: broadcast::Sender<Arc<View>>,
     /// Where its tasks run: an observation may come from any thread.
     runtime: tokio::runtime::Handle,
 }
@@ -164,6 +165,7 @@ impl Engine {
         metrics: Metrics,
     ) -> Self {
         let ((notices, _), (refusals, _)) = (broadcast::channel(1024), broadcast::channel(1024));
+        let (changes, _) = broadcast::channel(4096);
         let shared = Shared {
             store,
             targets: Mutex::new(targets),
@@ -175,6 +177,7 @@ impl Engine {
             actors: Mutex::default(),
             notices,
             refusals,
+            changes,
             runtime: tokio::runtime::Handle::current(),
         };
         Self { shared: Arc::new(shared) }
@@ -291,6 +294,10 @@ impl Engine {
     /// Follows the volumes of which a target has just refused to let a node in: something may be wrong with them.
     pub fn refusals(&self) -> broadcast::Receiver<VolumeId> {
         self.shared.refusals.subscribe()
+    /// Follows every change of every volume, for those who have an interest in many of them: one channel instead of one per
+    /// volume. Whoever lags behind is told so, and must look at what it is interested in.
+    pub fn changes(&self) -> broadcast::Receiver<Arc<View>> {
+        self.shared.changes.subscribe()
     }
 
     /// Forgets a volume for good, record and all. Refused while anybody holds or wants it.

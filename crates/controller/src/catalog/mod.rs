@@ -196,6 +196,32 @@ impl Catalog {
         }
     }
 
+    /// Reads every ledger there is, as it is stored.
+    pub async fn for_each_ledger(
+        &self,
+        mut visit: impl FnMut(VolumeId, bowline_core::Ledger),
+    ) -> Result<(), ListError> {
+        let store = &self.inner.shelf.store;
+        let mut after = None;
+        loop {
+            let page = store.list(bowline_store::Kind::Ledger, after.as_deref(), PAGE).await;
+            let page = page.map_err(Failure::from)?;
+            for entry in page.entries {
+                let ledger = bowline_store::record::decode(&entry.value).map_err(Failure::from)?;
+                visit(made(VolumeId::new(&entry.key.name))?, ledger);
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells something that happened around the catalog, to those who follow its events.
+    pub fn tell(&self, volume: Option<&VolumeId>, reason: &str, message: String) {
+        self.inner.tell(volume, reason, message);
+    }
+
     /// A snapshot by its id.
     pub async fn snapshot(&self, snapshot: &SnapshotId) -> Result<Snapshot, GetSnapshotError> {
         Ok(self.inner.snapshot(snapshot).await?)

@@ -1,6 +1,6 @@
 //! The nodes that may ask for volumes.
 
-use bowline_core::{Ledger, NodeId, NodeState, VolumeId};
+use bowline_core::{Ledger, NodeId, NodeState, Timestamp, VolumeId};
 use bowline_csi::code::ListError;
 use bowline_engine::NodeReport;
 use bowline_store::{Expected, Key, Kind, Store, StoreError, record};
@@ -37,6 +37,26 @@ impl Catalog {
             inner.keep(node).await
         })
         .await
+    }
+
+    /// Tells of a node that somebody else remembers (Kubernetes does): it is known in memory only, and counts as it was told last.
+    pub fn observe_node(&self, node: Node, state: NodeState) {
+        let report = NodeReport { state, limit: node.limit };
+        let id = node.id.clone();
+        lock(&self.inner.nodes).insert(id.clone(), node);
+        self.inner.engine.observe_node(&id, report);
+    }
+
+    /// Nothing new goes to such a node any more. What it has it keeps: that it cannot be asked for says nothing about it.
+    pub fn observe_node_unusable(&self, node: &NodeId) {
+        lock(&self.inner.nodes).remove(node);
+    }
+
+    /// Such a node is proven to be removed: what it has is taken from it, by the target.
+    pub fn observe_node_gone(&self, node: &NodeId, since: Timestamp) {
+        lock(&self.inner.nodes).remove(node);
+        let report = NodeReport { state: NodeState::Gone { since }, limit: None };
+        self.inner.engine.observe_node(node, report);
     }
 
     /// Forgets a node. Refused while it holds or wants a volume.

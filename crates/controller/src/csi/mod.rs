@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use crate::Catalog;
 
-pub use publish::refused;
+pub use publish::{publish_context, refused, ticket, ticket_of, withdrawal};
 
 /// The driver's name, in Kubernetes and in every ticket of a CSI call.
 pub const DRIVER: &str = "bowline.storage";

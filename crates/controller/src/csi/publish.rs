@@ -1,14 +1,19 @@
-//! Letting nodes in and shutting them out.
+//! Letting nodes in and shutting them out. What becomes a ticket, and what a node is told, is the same for a call of CSI and for a
+//! VolumeAttachment of Kubernetes: both come through [`ticket`], [`publish_context`] and [`withdrawal`].
 
-use bowline_core::{Clash, Frontend, Owner, Ticket, TicketId, TicketKind, Verdict};
+use bowline_core::{
+    Clash, Frontend, NodeId, Owner, Ticket, TicketId, TicketKind, Timestamp, Verdict, VolumeId,
+};
 use bowline_csi::code::{ControllerPublishError, ControllerUnpublishError};
 use bowline_csi::controller::{ControllerPublish, ControllerUnpublish, ShutOut};
 use bowline_csi::wire;
 use bowline_engine::{Patience, Submitted, Withdrawal};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::volumes::suits;
 use super::{ControllerService, DISCARD, DRIVER};
+use crate::{Catalog, Volume};
 
 impl ControllerService {
     pub(crate) async fn publish(
@@ -17,28 +22,11 @@ impl ControllerService {
         wait: Duration,
     ) -> Result<wire::ControllerPublishVolumeResponse, ControllerPublishError> {
         let request = ControllerPublish::try_from(request)?;
-        let volume = self.catalog.inner().volume(&request.volume).await?;
-        suits(&volume, &request.capability, "volume_capability")?;
-        let ticket = Ticket {
-            id: TicketId::csi(&volume.id, DRIVER, &request.node),
-            kind: TicketKind::CsiAttacher,
-            node: request.node,
-            access: request.capability.mode,
-            content: request.capability.content(),
-            read_only: request.read_only,
-            frontend: Frontend::On,
-            generation: 1,
-            created_at: self.catalog.inner().clock.now(),
-            owner: Owner::Withdrawn,
-            reason: None,
-        };
+        let (volume, ticket) = ticket(&self.catalog, &request, Owner::Withdrawn).await?;
         let submitted = self.catalog.attach(&volume.id, ticket.clone(), Patience::Refuse, wait).await?;
         match submitted {
             Submitted::Satisfied { context, .. } => {
-                let mut publish_context: std::collections::HashMap<_, _> = context.into_iter().collect();
-                if volume.settings.discard {
-                    publish_context.insert(DISCARD.to_owned(), "true".to_owned());
-                }
+                let publish_context = publish_context(&volume, context).into_iter().collect();
                 Ok(wire::ControllerPublishVolumeResponse { publish_context })
             }
             Submitted::Waiting(verdict) | Submitted::Refused(verdict) => Err(refused(&verdict, &ticket)),
@@ -63,15 +51,54 @@ impl ControllerService {
         let request = ControllerUnpublish::try_from(request)?;
         let withdrawal = match request.whom {
             ShutOut::EveryNode => Withdrawal::default(),
-            ShutOut::Node(node) => Withdrawal {
-                ticket: Some(TicketId::csi(&request.volume, DRIVER, &node)),
-                node: Some(node),
-                force: false,
-            },
+            ShutOut::Node(node) => withdrawal(&request.volume, &node),
         };
         self.catalog.detach(&request.volume, withdrawal, wait).await?;
         Ok(wire::ControllerUnpublishVolumeResponse {})
     }
+}
+
+/// The ticket that a publish asks for, and the volume it is about. The same volume and node give the same ticket, whoever asks.
+pub async fn ticket(
+    catalog: &Catalog,
+    request: &ControllerPublish,
+    owner: Owner,
+) -> Result<(Volume, Ticket), ControllerPublishError> {
+    let volume = catalog.inner().volume(&request.volume).await?;
+    suits(&volume, &request.capability, "volume_capability")?;
+    let ticket = ticket_of(request, owner, catalog.inner().clock.now());
+    Ok((volume, ticket))
+}
+
+/// The ticket of a publish whose volume is known to suit.
+pub fn ticket_of(request: &ControllerPublish, owner: Owner, now: Timestamp) -> Ticket {
+    Ticket {
+        id: TicketId::csi(&request.volume, DRIVER, &request.node),
+        kind: TicketKind::CsiAttacher,
+        node: request.node.clone(),
+        access: request.capability.mode,
+        content: request.capability.content(),
+        read_only: request.read_only,
+        frontend: Frontend::On,
+        generation: 1,
+        created_at: now,
+        owner,
+        reason: None,
+    }
+}
+
+/// What the node is told of its grant: the target's context, and how the volume is set.
+pub fn publish_context(volume: &Volume, grant: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut context = grant;
+    if volume.settings.discard {
+        context.insert(DISCARD.to_owned(), "true".to_owned());
+    }
+    context
+}
+
+/// The end of such a ticket.
+pub fn withdrawal(volume: &VolumeId, node: &NodeId) -> Withdrawal {
+    Withdrawal { ticket: Some(TicketId::csi(volume, DRIVER, node)), node: Some(node.clone()), force: false }
 }
 
 /// What a caller is told of a ticket that was not satisfied and that nothing is left of.
@@ -145,7 +172,7 @@ fn unfinished(verdict: &Verdict, ticket: &Ticket) -> ControllerPublishError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bowline_core::{Epoch, FenceReason, NodeId, TargetId, Timestamp};
+    use bowline_core::{Epoch, FenceReason, TargetId};
     use bowline_csi::code::Reason;
     use std::fmt::Write as _;
 

@@ -1,0 +1,199 @@
+//! Adoption: what Kubernetes knows of attached volumes becomes tickets, before the engine compares its ledgers with the targets.
+//!
+//! # Flow
+//!
+//! [`find`] reads PersistentVolumes, VolumeAttachments, CSINodes, the store and the targets → [`plan`] says what to adopt and where the sources
+//! disagree → [`execute`] writes records and ledgers by compare-and-swap. It runs on the store, *before* the catalog is opened: the engine's start then
+//! finds a ticket for every node that a target lets in, and takes the grant over instead of fencing it.
+//!
+//! # Guarantees
+//!
+//! - A volume whose ledger has anybody in it is left alone, so running it again does nothing.
+//! - Where the sources disagree nothing is written about that volume; the others are adopted all the same.
+
+mod plan;
+
+pub use plan::{Adoption, Contradiction, Found, plan};
+
+use bowline_api::keys::DRIVER;
+use bowline_controller::Volume;
+use bowline_core::{Ledger, NodeId, Slot, Timestamp, VolumeId};
+use bowline_store::{Expected, Key, Kind, Record, RecordError, Store, StoreError, record};
+use bowline_target::{Provision, ProvisionError};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::api::ListParams;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::pv::Pv;
+
+/// Why nothing could be adopted. What was written before stays, and running it again goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// The API server.
+    #[error("what is attached cannot be read from the API server: {0}")]
+    Api(#[from] kube::Error),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record cannot be read or written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A target that holds volumes does not answer, so it is not known which.
+    #[error("a target cannot be asked which volumes it holds: {0}; start again when it answers")]
+    Target(#[from] ProvisionError),
+}
+
+const PAGE: u32 = 500;
+
+/// Finds what there is to adopt, and adopts it unless this is only to show the plan. Returns the plan.
+pub async fn adopt(
+    client: &Client,
+    store: &dyn Store,
+    targets: &[Arc<dyn Provision>],
+    dry_run: bool,
+) -> Result<Adoption, AdoptError> {
+    let now = Timestamp::now();
+    let found = find(client, store, targets).await?;
+    let adoption = plan(&found, now);
+    for refused in &adoption.refused {
+        tracing::warn!(volume = refused.volume, reason = refused.sentence, "not adopted");
+    }
+    if !dry_run {
+        execute(store, &adoption, now).await?;
+    }
+    Ok(adoption)
+}
+
+/// Reads everything that can tell where a volume is attached.
+pub async fn find(
+    client: &Client,
+    store: &dyn Store,
+    targets: &[Arc<dyn Provision>],
+) -> Result<Found, AdoptError> {
+    let mut found = Found::default();
+    for (_, volume) in read::<Volume>(store).await? {
+        found.volumes.insert(volume.id);
+    }
+    for (name, ledger) in read::<Ledger>(store).await? {
+        if let Ok(volume) = VolumeId::new(&name) {
+            found.ledgers.insert(volume, ledger);
+        }
+    }
+    for_each(Api::<PersistentVolume>::all(client.clone()), |object| found.pvs.extend(Pv::of(&object)))
+        .await?;
+    for_each(Api::<VolumeAttachment>::all(client.clone()), |mut object: VolumeAttachment| {
+        object.metadata.managed_fields = None;
+        found.attachments.push(object);
+    })
+    .await?;
+    for_each(Api::<CSINode>::all(client.clone()), |object| {
+        let driver = object.spec.drivers.iter().find(|driver| driver.name == DRIVER);
+        if let Some(Ok(id)) = driver.map(|driver| NodeId::new(&driver.node_id)) {
+            found.node_ids.insert(object.name_any(), id);
+        }
+    })
+    .await?;
+    found.stored = stored(&found, targets).await?;
+    Ok(found)
+}
+
+/// Which of the volumes that have no record are on a target.
+async fn stored(
+    found: &Found,
+    targets: &[Arc<dyn Provision>],
+) -> Result<BTreeMap<VolumeId, (bowline_core::TargetId, u64)>, AdoptError> {
+    let inline = found.attachments.iter().filter_map(|one| one.spec.source.inline_volume_spec.as_ref());
+    let handles = found.pvs.iter().map(|pv| pv.handle.clone());
+    let handles = handles.chain(inline.filter_map(Pv::of_spec).map(|pv| pv.handle));
+    let ids = handles.filter_map(|handle| VolumeId::new(&handle).ok());
+    let mut stored = BTreeMap::new();
+    for id in ids.filter(|id| !found.volumes.contains(id) && Slot::of_id(id.as_str()).is_some()) {
+        for target in targets {
+            if let Some(volume) = target.volume(&id).await? {
+                stored.insert(id.clone(), (target.id().clone(), volume.size));
+            }
+        }
+    }
+    Ok(stored)
+}
+
+/// Writes what the plan says. Whatever is there already stays as it is.
+pub async fn execute(store: &dyn Store, adoption: &Adoption, now: Timestamp) -> Result<(), AdoptError> {
+    // Ledgers first: a volume that is known without its ticket would be fenced.
+    let mut by_volume: BTreeMap<&VolumeId, Vec<_>> = BTreeMap::new();
+    for (volume, ticket) in &adoption.tickets {
+        by_volume.entry(volume).or_default().push(ticket.clone());
+    }
+    for (volume, tickets) in by_volume {
+        let key = Key::ledger(volume);
+        loop {
+            let entry = store.get(&key).await?;
+            let (mut ledger, expected) = match &entry {
+                Some(entry) => (record::decode::<Ledger>(&entry.value)?, Expected::At(entry.revision)),
+                None => (Ledger::default(), Expected::Absent),
+            };
+            let before = ledger.clone();
+            for ticket in &tickets {
+                if let Err(error) = ledger.submit(ticket.clone(), now) {
+                    tracing::warn!(%volume, %error, "a ticket of that name is there already");
+                }
+            }
+            if ledger == before {
+                break;
+            }
+            match store.put(&key, record::encode(&ledger)?, expected).await {
+                Ok(_) => {
+                    tracing::info!(%volume, tickets = tickets.len(), "adopted");
+                    break;
+                }
+                // Decided anew with what is there now.
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    for volume in &adoption.volumes {
+        let key = Key::new(Kind::Volume, Slot::of_name(&volume.name).as_str());
+        match store.put(&key, record::encode(volume)?, Expected::Absent).await {
+            // Somebody else has made it known meanwhile.
+            Ok(_) | Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+async fn read<R: Record>(store: &dyn Store) -> Result<Vec<(String, R)>, AdoptError> {
+    let (mut records, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list(R::KIND, after.as_deref(), PAGE as usize).await?;
+        for entry in page.entries {
+            records.push((entry.key.name, record::decode(&entry.value)?));
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(records);
+        }
+    }
+}
+
+async fn for_each<K>(api: Api<K>, mut visit: impl FnMut(K)) -> Result<(), kube::Error>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
+        page.items.into_iter().for_each(&mut visit);
+        match next {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}

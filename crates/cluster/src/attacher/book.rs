@@ -1,0 +1,198 @@
+//! What is remembered of each VolumeAttachment, and who has to look at it: in memory only, made again at every start.
+
+use bowline_core::{NodeId, TicketId, VolumeId};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+use super::status::{is_going, uid};
+
+/// The ticket that was filed for a VolumeAttachment, or may have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Filed {
+    /// For which object of that name; `None` where a CSI call has filed it.
+    pub(crate) uid: Option<String>,
+    pub(crate) volume: VolumeId,
+    pub(crate) node: NodeId,
+    pub(crate) ticket: TicketId,
+    pub(crate) generation: u64,
+}
+
+/// How a ticket stood when somebody last looked: news is what differs from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) reason: &'static str,
+    pub(crate) epoch: Option<u64>,
+}
+
+/// What a VolumeAttachment waits for, beside its ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Need {
+    Pv(String),
+    Node(String),
+}
+
+#[derive(Default)]
+pub(crate) struct Entry {
+    /// As it was last seen; `None` if it does not show.
+    pub(crate) object: Option<Arc<VolumeAttachment>>,
+    pub(crate) filed: Option<Filed>,
+    pub(crate) standing: Option<Standing>,
+    /// What the engine has told of it since then.
+    pub(crate) heard: Option<Option<Standing>>,
+    /// The object of this name that is gone: an answer about it that comes late does not bring it back.
+    pub(crate) gone: Option<String>,
+    /// The kind of the error that was told last: another text of the same kind is no news.
+    pub(crate) told: Option<&'static str>,
+    pub(crate) need: Option<Need>,
+    pub(crate) failures: u32,
+    /// Somebody is at it.
+    pub(crate) busy: bool,
+    /// It has changed since that one began.
+    pub(crate) dirty: bool,
+    /// That one has nothing to do but to wait before it tries again.
+    pub(crate) resting: bool,
+    /// Wakes that one from waiting for a grant that nobody wants any more.
+    pub(crate) overtaken: Arc<Notify>,
+}
+
+#[derive(Default)]
+pub(crate) struct Book {
+    entries: HashMap<String, Entry>,
+    by_volume: HashMap<VolumeId, BTreeSet<String>>,
+    waiting: HashMap<Need, BTreeSet<String>>,
+    /// Tickets that CSI calls have filed: they belong to the VolumeAttachment of the same name, if there is one.
+    strays: HashMap<String, Filed>,
+}
+
+fn version(object: &VolumeAttachment) -> Option<u64> {
+    object.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+impl Book {
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Entry> {
+        self.entries.get_mut(name)
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.entries.keys().cloned().collect()
+    }
+
+    /// A ticket that is in a ledger, found at the start. `mine`: a VolumeAttachment owns it.
+    pub(crate) fn found(&mut self, name: &str, filed: Filed, mine: bool) {
+        if mine {
+            self.file(name, filed);
+        } else {
+            self.strays.insert(name.to_owned(), filed);
+        }
+    }
+
+    /// Takes the answer to a write, unless the object is known to be gone by now.
+    pub(crate) fn see_answer(&mut self, name: &str, object: VolumeAttachment) {
+        let gone = self.entries.get(name).is_some_and(|entry| entry.gone.as_deref() == Some(uid(&object)));
+        if !gone {
+            self.see(name, object);
+        }
+    }
+
+    /// Takes the newest form of an object; tells whether it is one. An older one may come late from the watch, after our own write told more.
+    pub(crate) fn see(&mut self, name: &str, mut object: VolumeAttachment) -> bool {
+        object.metadata.managed_fields = None;
+        let stray = self.strays.remove(name);
+        let entry = self.entries.entry(name.to_owned()).or_default();
+        entry.gone = None;
+        if let Some(known) = &entry.object {
+            let same = uid(known) == uid(&object);
+            let older = version(&object).zip(version(known)).is_some_and(|(new, known)| new <= known);
+            if older {
+                return false;
+            }
+            if !same || (is_going(&object) && !is_going(known)) {
+                entry.overtaken.notify_one();
+            }
+        }
+        entry.object = Some(Arc::new(object));
+        if let (Some(stray), None) = (stray, &entry.filed) {
+            self.file(name, stray);
+        }
+        true
+    }
+
+    /// It does not show any more.
+    pub(crate) fn unsee(&mut self, name: &str) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            if let Some(object) = entry.object.take() {
+                entry.gone = Some(uid(&object).to_owned());
+            }
+            entry.overtaken.notify_one();
+        }
+    }
+
+    pub(crate) fn file(&mut self, name: &str, filed: Filed) {
+        self.unfile(name);
+        self.by_volume.entry(filed.volume.clone()).or_default().insert(name.to_owned());
+        self.entries.entry(name.to_owned()).or_default().filed = Some(filed);
+    }
+
+    pub(crate) fn unfile(&mut self, name: &str) {
+        let Some(filed) = self.entries.get_mut(name).and_then(|entry| entry.filed.take()) else { return };
+        if let Some(names) = self.by_volume.get_mut(&filed.volume) {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_volume.remove(&filed.volume);
+            }
+        }
+    }
+
+    /// Who waits for this.
+    pub(crate) fn waiting_for(&self, need: &Need) -> Vec<String> {
+        self.waiting.get(need).into_iter().flatten().cloned().collect()
+    }
+
+    pub(crate) fn needs(&mut self, name: &str, need: Option<Need>) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        if entry.need == need {
+            return;
+        }
+        if let Some(old) = std::mem::replace(&mut entry.need, need.clone())
+            && let Some(names) = self.waiting.get_mut(&old)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.waiting.remove(&old);
+            }
+        }
+        if let Some(need) = need {
+            self.waiting.entry(need).or_default().insert(name.to_owned());
+        }
+    }
+
+    /// Takes what the engine tells of a volume. Returns those whose tickets do not stand as they did when somebody last looked; whoever is at one
+    /// of them compares that itself when it is done.
+    pub(crate) fn with_news(
+        &mut self,
+        volume: &VolumeId,
+        now: impl Fn(&TicketId) -> Option<Standing>,
+    ) -> Vec<String> {
+        let Self { entries, by_volume, .. } = self;
+        let names = by_volume.get(volume).into_iter().flatten();
+        let differs = |name: &&String| {
+            let Some(entry) = entries.get_mut(*name) else { return false };
+            let Some(filed) = &entry.filed else { return false };
+            let heard = now(&filed.ticket);
+            let differs = heard != entry.standing;
+            entry.heard = Some(heard);
+            differs && (!entry.busy || entry.resting)
+        };
+        names.filter(differs).cloned().collect()
+    }
+
+    /// Forgets what is gone and has no ticket.
+    pub(crate) fn forget_if_done(&mut self, name: &str) {
+        if self.entries.get(name).is_some_and(|entry| entry.object.is_none() && entry.filed.is_none()) {
+            self.needs(name, None);
+            self.entries.remove(name);
+        }
+    }
+}

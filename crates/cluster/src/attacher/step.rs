@@ -1,0 +1,408 @@
+//! One look at one VolumeAttachment: what it asks for, what is done about it, and what it is told.
+
+use bowline_controller::csi;
+use bowline_core::{NodeId, Ticket, TicketFacts, Verdict, VolumeId};
+use bowline_csi::code::{ControllerPublishError, Reason};
+use bowline_engine::{Patience, Submitted};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{Patch, PatchParams};
+use serde_json::Value;
+use std::sync::Arc;
+
+use super::book::{Filed, Need, Standing};
+use super::status::{
+    attached, detached, has_finalizer, is_going, mark, node_id, not_attached, not_detached, uid, unmark,
+};
+use super::wish::{self, Source};
+use super::{Inner, standing, ticket_id};
+use crate::pv::Pv;
+
+/// What is to be done after a look.
+pub(super) enum Next {
+    /// Nothing, until something changes.
+    Rest,
+    /// Look again at once.
+    Now,
+    /// Look again after a pause.
+    Later,
+}
+
+/// What there is to tell about a VolumeAttachment that has not got what it asks for.
+struct Refusal {
+    /// What kind of reason it is: another sentence of the same kind is no news.
+    kind: &'static str,
+    sentence: String,
+    need: Option<Need>,
+    /// Whether the ledger says so: then it is not attached, whatever the object says.
+    known: bool,
+    next: Next,
+}
+
+/// What a look came to.
+struct Wanted {
+    request: bowline_csi::controller::ControllerPublish,
+    id: NodeId,
+}
+
+const OBJECT: &str = "volumeattachment";
+/// How long a proof is waited for at a time.
+const PROOF: std::time::Duration = std::time::Duration::from_secs(60);
+
+impl Inner {
+    pub(super) async fn step(&self, name: &str) -> Result<Next, kube::Error> {
+        let (object, filed) = {
+            let mut book = self.book();
+            let Some(entry) = book.get_mut(name) else { return Ok(Next::Rest) };
+            (entry.object.clone(), entry.filed.clone())
+        };
+        let Some(object) = object else {
+            return match filed {
+                Some(filed) => self.owner_gone(name, &filed).await,
+                None => Ok(Next::Rest),
+            };
+        };
+        if let Some(old) =
+            filed.as_ref().filter(|filed| filed.uid.as_deref().is_some_and(|one| one != uid(&object)))
+        {
+            // Another object of the same name: what the earlier one had ends first, so that nothing is inherited.
+            return self.owner_gone(name, old).await;
+        }
+        if is_going(&object) {
+            self.detach(name, &object, filed).await
+        } else {
+            self.attach(name, &object).await
+        }
+    }
+
+    /// The ticket's object does not show any more. When a look has proven that it is gone, so is the ticket.
+    async fn owner_gone(&self, name: &str, filed: &Filed) -> Result<Next, kube::Error> {
+        let live = self.api.get_opt(name).await?;
+        if let Some(live) = live {
+            let same = filed.uid.as_deref() == Some(uid(&live));
+            let news = self.book().see(name, live);
+            if same {
+                return Ok(if news { Next::Now } else { Next::Later });
+            }
+        }
+        let Filed { volume, ticket, node, generation, .. } = filed;
+        tracing::warn!(%volume, %node, attachment = name, "the VolumeAttachment is gone; its ticket is withdrawn");
+        let facts = TicketFacts { generation: *generation, owner_gone: true, copied: false };
+        // A volume that is not known any more has no tickets; the withdrawal tells.
+        let _ = self.catalog.engine().observe_ticket(volume, ticket.clone(), facts);
+        match self.catalog.detach(volume, csi::withdrawal(volume, node), self.patience).await {
+            Ok(()) => {
+                self.book().unfile(name);
+                self.stands(name, None);
+                self.told(name, None);
+                Ok(Next::Now)
+            }
+            Err(error) => {
+                tracing::warn!(%volume, %node, %error, "not proven out yet");
+                Ok(Next::Later)
+            }
+        }
+    }
+
+    async fn attach(&self, name: &str, object: &Arc<VolumeAttachment>) -> Result<Next, kube::Error> {
+        let wanted = match self.wanted(object).await? {
+            Ok(wanted) => wanted,
+            Err(refusal) => return self.refuse(name, object, refusal).await,
+        };
+        let owner = wish::owner(name, uid(object));
+        let (volume, ticket) = match csi::ticket(&self.catalog, &wanted.request, owner).await {
+            Ok(both) => both,
+            Err(error) => return self.refuse(name, object, refused(&error, object)).await,
+        };
+        // Before it is filed: whoever looks later must know that it may be in the ledger.
+        let filed = Filed {
+            uid: Some(uid(object).to_owned()),
+            volume: volume.id.clone(),
+            node: wanted.id.clone(),
+            ticket: ticket.id.clone(),
+            generation: ticket.generation,
+        };
+        let overtaken = {
+            let mut book = self.book();
+            book.file(name, filed);
+            book.needs(name, None);
+            let Some(entry) = book.get_mut(name) else { return Ok(Next::Rest) };
+            Arc::clone(&entry.overtaken)
+        };
+        let grant = async {
+            tokio::select! {
+                submitted = self.catalog.attach(&volume.id, ticket.clone(), Patience::Wait, self.patience) => Some(submitted),
+                () = overtaken.notified() => None,
+            }
+        };
+        // At the same time: the finalizer has to be there before "attached" is told, not before the ledger is written.
+        let (marked, submitted) = tokio::join!(self.mark(name, object, &wanted.id), grant);
+        let object = marked?;
+        let refusal = match submitted {
+            None => return Ok(Next::Now),
+            Some(Ok(Submitted::Satisfied { verdict, context })) => {
+                self.stands(name, Some(standing(&verdict)));
+                let context = csi::publish_context(&volume, context);
+                if let Some(patch) = attached(&object, &context) {
+                    self.patch(name, "attached", true, patch).await?;
+                }
+                self.told(name, None);
+                return Ok(Next::Rest);
+            }
+            Some(Ok(Submitted::Waiting(verdict) | Submitted::Refused(verdict))) => {
+                self.stands(name, Some(standing(&verdict)));
+                let (kind, sentence) = (verdict.reason(), verdict.sentence(&ticket));
+                Refusal { kind, sentence, need: None, known: true, next: Next::Rest }
+            }
+            Some(Ok(Submitted::StillWorking { verdict: Some(verdict), .. })) => {
+                self.stands(name, Some(standing(&verdict)));
+                let (kind, sentence) = (verdict.reason(), verdict.sentence(&ticket));
+                Refusal { kind, sentence, need: None, known: true, next: Next::Later }
+            }
+            Some(Ok(Submitted::StillWorking { verdict: None, trouble })) => {
+                let sentence = trouble.unwrap_or_else(|| format!("{} is still being worked on", ticket.id));
+                Refusal { kind: "StillWorking", sentence, need: None, known: false, next: Next::Later }
+            }
+            Some(Err(error)) => match self.verdict(&volume.id, &ticket, &error).await {
+                Some(verdict) if verdict.is_satisfied() => {
+                    self.stands(name, Some(standing(&verdict)));
+                    return Ok(Next::Rest);
+                }
+                Some(verdict) => {
+                    self.stands(name, Some(standing(&verdict)));
+                    let (kind, sentence) = (verdict.reason(), verdict.sentence(&ticket));
+                    let need = Some(Need::Node(object.spec.node_name.clone()));
+                    Refusal { kind, sentence, need, known: true, next: Next::Rest }
+                }
+                None => refused(&error, &object),
+            },
+        };
+        self.refuse(name, &object, refusal).await
+    }
+
+    /// A node that cannot be asked for any more may have the volume all the same, or have lost it: the ledger knows.
+    async fn verdict(
+        &self,
+        volume: &VolumeId,
+        ticket: &Ticket,
+        error: &ControllerPublishError,
+    ) -> Option<Verdict> {
+        if !matches!(error, ControllerPublishError::UnknownNode(_)) {
+            return None;
+        }
+        let view = self.catalog.view(volume).await.ok()?;
+        view.verdicts.get(&ticket.id).cloned()
+    }
+
+    /// What the object asks for, or why that cannot be said.
+    async fn wanted(&self, object: &VolumeAttachment) -> Result<Result<Wanted, Refusal>, kube::Error> {
+        let refusal = |kind, sentence, need| Refusal {
+            kind,
+            sentence,
+            need: Some(need),
+            known: false,
+            next: Next::Rest,
+        };
+        let pv = match wish::source(object) {
+            Ok(Source::Inline(pv)) => Arc::new(pv),
+            Ok(Source::Named(pv)) => match self.pv(pv).await? {
+                Some(found) => found,
+                None => {
+                    let sentence = format!(
+                        "PersistentVolume {pv} is not there, or is not of this driver. It goes on when it is made."
+                    );
+                    return Ok(Err(refusal("UnknownVolume", sentence, Need::Pv(pv.to_owned()))));
+                }
+            },
+            Err(error) => return Ok(Err(malformed(&error))),
+        };
+        let node = &object.spec.node_name;
+        let remembered = node_id(object).and_then(|id| NodeId::new(id).ok());
+        let Some(id) = remembered.or_else(|| self.nodes.id_of(node)) else {
+            let sentence = format!(
+                "node {node} does not run this driver yet: its CSINode does not list it. It goes on when the driver has registered there."
+            );
+            return Ok(Err(refusal("UnknownNode", sentence, Need::Node(node.clone()))));
+        };
+        Ok(match wish::request(&pv, id.as_str()) {
+            Ok(request) => Ok(Wanted { request, id }),
+            Err(error) => Err(malformed(&error)),
+        })
+    }
+
+    /// The PersistentVolume of that name. One that the watch does not show is looked for.
+    async fn pv(&self, name: &str) -> Result<Option<Arc<Pv>>, kube::Error> {
+        if let Some(known) = self.pvs.get(name) {
+            return Ok(Some(known));
+        }
+        Ok(self.pv_api.get_opt(name).await?.as_ref().and_then(Pv::of).map(Arc::new))
+    }
+
+    /// Finalizer and node id, unless they are there.
+    async fn mark(
+        &self,
+        name: &str,
+        object: &Arc<VolumeAttachment>,
+        id: &NodeId,
+    ) -> Result<Arc<VolumeAttachment>, kube::Error> {
+        match mark(object, id.as_str()) {
+            Some(patch) => self.patch(name, "mark", false, patch).await.map(Arc::new),
+            None => Ok(Arc::clone(object)),
+        }
+    }
+
+    async fn detach(
+        &self,
+        name: &str,
+        object: &Arc<VolumeAttachment>,
+        filed: Option<Filed>,
+    ) -> Result<Next, kube::Error> {
+        let whom = match filed {
+            Some(filed) => Some((filed.volume, filed.node)),
+            None => self.named_by(object).await?,
+        };
+        self.stands(name, None);
+        if let Some((volume, node)) = whom {
+            // Once it has said what it waits for, there is nothing to do but to wait for the proof.
+            let told = object.status.as_ref().is_some_and(|status| status.detach_error.is_some());
+            let wait = if told { PROOF } else { self.patience };
+            let began = tokio::time::Instant::now();
+            if let Err(error) = self.catalog.detach(&volume, csi::withdrawal(&volume, &node), wait).await {
+                let kind = error.name();
+                let patch = not_detached(object, &error.to_string(), jiff::Timestamp::now());
+                if let Some(patch) = patch.filter(|_| !told || self.is_news(name, kind)) {
+                    self.patch(name, "error", true, patch).await?;
+                }
+                self.told(name, Some(kind));
+                return Ok(if began.elapsed() >= wait { Next::Now } else { Next::Later });
+            }
+        }
+        if let Some(patch) = detached(object) {
+            self.patch(name, "detached", true, patch).await?;
+        }
+        if let Some(patch) = unmark(object) {
+            self.unmark(name, patch).await?;
+        }
+        self.book().unfile(name);
+        self.told(name, None);
+        Ok(Next::Rest)
+    }
+
+    /// The volume and node that an object without a known ticket names: it may have one all the same.
+    async fn named_by(&self, object: &VolumeAttachment) -> Result<Option<(VolumeId, NodeId)>, kube::Error> {
+        if !has_finalizer(object) {
+            return Ok(None);
+        }
+        let pv = match wish::source(object) {
+            Ok(Source::Inline(pv)) => Some(Arc::new(pv)),
+            Ok(Source::Named(pv)) => self.pv(pv).await?,
+            Err(_) => None,
+        };
+        let remembered = node_id(object).and_then(|id| NodeId::new(id).ok());
+        let node = remembered.or_else(|| self.nodes.id_of(&object.spec.node_name));
+        let volume = pv.and_then(|pv| VolumeId::new(&pv.handle).ok());
+        Ok(volume.zip(node).inspect(|(volume, node)| {
+            let ticket = ticket_id(volume, node);
+            tracing::debug!(%volume, %node, %ticket, "withdrawn by name");
+        }))
+    }
+
+    /// Tells why it has not got what it asks for, if that is news.
+    async fn refuse(
+        &self,
+        name: &str,
+        object: &VolumeAttachment,
+        refusal: Refusal,
+    ) -> Result<Next, kube::Error> {
+        let Refusal { kind, sentence, need, known, next } = refusal;
+        self.book().needs(name, need);
+        let patch = not_attached(object, &sentence, known, jiff::Timestamp::now());
+        let told = object
+            .status
+            .as_ref()
+            .is_some_and(|status| status.attach_error.is_some() && !(status.attached && known));
+        if let Some(patch) = patch.filter(|_| !told || self.is_news(name, kind)) {
+            self.patch(name, "error", true, patch).await?;
+        }
+        self.told(name, Some(kind));
+        Ok(next)
+    }
+
+    fn is_news(&self, name: &str, kind: &'static str) -> bool {
+        self.book().get_mut(name).is_none_or(|entry| entry.told != Some(kind))
+    }
+
+    fn told(&self, name: &str, kind: Option<&'static str>) {
+        if let Some(entry) = self.book().get_mut(name) {
+            entry.told = kind;
+        }
+    }
+
+    /// Notes how the ticket stands. What the engine told before is older than this.
+    fn stands(&self, name: &str, standing: Option<Standing>) {
+        if let Some(entry) = self.book().get_mut(name) {
+            (entry.standing, entry.heard) = (standing, None);
+        }
+    }
+
+    /// Lets the object go. That it has gone already is as good.
+    async fn unmark(&self, name: &str, patch: Value) -> Result<(), kube::Error> {
+        let _permit = self.requests.acquire().await.ok();
+        self.writes.count(OBJECT, "unmark");
+        match self.api.patch(name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn patch(
+        &self,
+        name: &str,
+        what: &'static str,
+        status: bool,
+        patch: Value,
+    ) -> Result<VolumeAttachment, kube::Error> {
+        // The semaphore is never closed; without a permit, too, the request is right.
+        let _permit = self.requests.acquire().await.ok();
+        self.writes.count(OBJECT, what);
+        let params = PatchParams::default();
+        let written = if status {
+            self.api.patch_status(name, &params, &Patch::Merge(&patch)).await
+        } else {
+            self.api.patch(name, &params, &Patch::Strategic(&patch)).await
+        };
+        match written {
+            Ok(object) => {
+                self.book().see_answer(name, object.clone());
+                Ok(object)
+            }
+            Err(error) => {
+                // Gone, or another one of that name: the next look shall see that, however late the watch is.
+                if let kube::Error::Api(status) = &error
+                    && matches!(status.code, 404 | 409 | 422)
+                {
+                    match self.api.get_opt(name).await {
+                        Ok(Some(live)) => drop(self.book().see(name, live)),
+                        Ok(None) => self.book().unsee(name),
+                        Err(_) => {}
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+fn malformed(error: &wish::WishError) -> Refusal {
+    Refusal { kind: "Malformed", sentence: error.to_string(), need: None, known: false, next: Next::Rest }
+}
+
+fn refused(error: &ControllerPublishError, object: &VolumeAttachment) -> Refusal {
+    let need = match error {
+        ControllerPublishError::UnknownNode(_) => Some(Need::Node(object.spec.node_name.clone())),
+        _ => object.spec.source.persistent_volume_name.clone().map(Need::Pv),
+    };
+    // A volume may be made, or made known, without anything else changing.
+    let next = if matches!(error, ControllerPublishError::UnknownNode(_)) { Next::Rest } else { Next::Later };
+    Refusal { kind: error.name(), sentence: error.to_string(), need, known: false, next }
+}

@@ -1,0 +1,248 @@
+//! Events of Kubernetes, on the objects that people look at: the claim, the pods that wait for it, and the volume itself.
+
+use bowline_api::keys::{GROUP, VERSION};
+use bowline_controller::{Catalog, Event};
+use bowline_core::{Slot, VolumeId};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::events::v1::Event as KubeEvent;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use tokio::sync::broadcast;
+
+use crate::attacher::PersistentVolumes;
+use crate::writes::Writes;
+
+/// Who reports them.
+const CONTROLLER: &str = "bowline.storage/controller";
+/// How many are remembered, to count those that come again instead of making new ones.
+const REMEMBERED: usize = 1024;
+/// The API server refuses longer notes.
+const NOTE: usize = 1024;
+
+/// Writes events. It runs until it is dropped.
+pub struct EventWriter {
+    task: tokio::task::AbortHandle,
+}
+
+impl Drop for EventWriter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl EventWriter {
+    /// Writes what the catalog tells from now on. `instance` is this process: the name of its pod.
+    pub fn start(
+        client: Client,
+        catalog: &Catalog,
+        pvs: Arc<PersistentVolumes>,
+        writes: Writes,
+        instance: &str,
+    ) -> Self {
+        let told = catalog.follow_events();
+        let writer = Writer { client, pvs, writes, instance: instance.to_owned(), recent: Recent::default() };
+        Self { task: tokio::spawn(writer.run(told)).abort_handle() }
+    }
+}
+
+/// Those that were written last, with how often.
+#[derive(Default)]
+struct Recent {
+    counts: HashMap<String, i32>,
+    order: VecDeque<String>,
+}
+
+impl Recent {
+    fn seen(&mut self, name: &str) -> i32 {
+        if let Some(count) = self.counts.get_mut(name) {
+            *count += 1;
+            return *count;
+        }
+        if self.order.len() == REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.counts.remove(&oldest);
+        }
+        self.order.push_back(name.to_owned());
+        self.counts.insert(name.to_owned(), 1);
+        1
+    }
+}
+
+struct Writer {
+    client: Client,
+    pvs: Arc<PersistentVolumes>,
+    writes: Writes,
+    instance: String,
+    recent: Recent,
+}
+
+/// Whether somebody should look.
+fn is_warning(reason: &str) -> bool {
+    !matches!(
+        reason,
+        "Attached"
+            | "Detached"
+            | "Created"
+            | "Deleted"
+            | "Grown"
+            | "Modified"
+            | "SnapshotTaken"
+            | "InService"
+    )
+}
+
+/// Whether pods wait because of it.
+fn holds_up_pods(reason: &str) -> bool {
+    matches!(reason, "Waiting" | "Fencing" | "Refused")
+}
+
+impl Writer {
+    async fn run(mut self, mut told: broadcast::Receiver<Event>) {
+        loop {
+            match told.recv().await {
+                Ok(event) => self.write(&event).await,
+                Err(broadcast::error::RecvError::Lagged(missed)) => {
+                    tracing::warn!(missed, "too much happened at once; some events are missing");
+                }
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    }
+
+    async fn write(&mut self, event: &Event) {
+        let Some(volume) = &event.volume else { return };
+        for object in self.objects(volume, &event.reason).await {
+            if let Err(error) = self.write_on(&object, event).await {
+                tracing::debug!(%volume, %error, "an event was not written");
+            }
+        }
+    }
+
+    /// Whom it concerns.
+    async fn objects(&self, volume: &VolumeId, reason: &str) -> Vec<ObjectReference> {
+        let mut objects = vec![volume_reference(volume)];
+        for pv in self.pvs.known.of_volume(volume.as_str()) {
+            let Some((namespace, name, uid)) = pv.claim.clone() else { continue };
+            if holds_up_pods(reason) {
+                objects.extend(self.pods(&namespace, &name).await);
+            }
+            objects.push(ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("PersistentVolumeClaim".to_owned()),
+                namespace: Some(namespace),
+                name: Some(name),
+                uid: Some(uid).filter(|uid| !uid.is_empty()),
+                ..ObjectReference::default()
+            });
+        }
+        objects
+    }
+
+    /// Pods that do not run yet and use the claim.
+    async fn pods(&self, namespace: &str, claim: &str) -> Vec<ObjectReference> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params = ListParams::default().fields("status.phase=Pending").limit(100);
+        let Ok(pods) = api.list(&params).await else { return Vec::new() };
+        let uses = |pod: &Pod| {
+            let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+            let mut claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+            claims.any(|one| one.claim_name == claim)
+        };
+        let waiting = pods.items.into_iter().filter(uses);
+        let reference = |pod: Pod| ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: pod.metadata.namespace,
+            name: pod.metadata.name,
+            uid: pod.metadata.uid,
+            ..ObjectReference::default()
+        };
+        waiting.map(reference).collect()
+    }
+
+    async fn write_on(&mut self, object: &ObjectReference, event: &Event) -> Result<(), kube::Error> {
+        // What is cluster-scoped has its events in the namespace `default`.
+        let namespace = object.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let name = event_name(object, event);
+        let api: Api<KubeEvent> = Api::namespaced(self.client.clone(), &namespace);
+        let now = MicroTime(jiff::Timestamp::now());
+        let count = self.recent.seen(&name);
+        if count > 1 {
+            let patch = json!({"series": {"count": count, "lastObservedTime": now}});
+            self.writes.count("event", "series");
+            match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                written => return written.map(|_| ()),
+            }
+        }
+        let mut note = event.message.clone();
+        note.truncate(note.floor_char_boundary(NOTE));
+        let new = KubeEvent {
+            metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
+            event_time: Some(now),
+            action: Some("Attach".to_owned()),
+            reason: Some(event.reason.clone()),
+            note: Some(note),
+            regarding: Some(object.clone()),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            type_: Some(if is_warning(&event.reason) { "Warning" } else { "Normal" }.to_owned()),
+            ..KubeEvent::default()
+        };
+        self.writes.count("event", "create");
+        match api.create(&PostParams::default(), &new).await {
+            // An earlier process has told the same.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            written => written.map(|_| ()),
+        }
+    }
+}
+
+fn volume_reference(volume: &VolumeId) -> ObjectReference {
+    let name =
+        Slot::of_id(volume.as_str()).map_or_else(|| volume.to_string(), |slot| slot.as_str().to_owned());
+    ObjectReference {
+        api_version: Some(format!("{GROUP}/{VERSION}")),
+        kind: Some("Volume".to_owned()),
+        name: Some(name),
+        ..ObjectReference::default()
+    }
+}
+
+/// The same thing said of the same object has the same name, so that it is one event, counted.
+fn event_name(object: &ObjectReference, event: &Event) -> String {
+    let mut hasher = DefaultHasher::new();
+    (&object.kind, &object.uid, &event.reason, &event.message).hash(&mut hasher);
+    let name: String = object.name.as_deref().unwrap_or("volume").chars().take(200).collect();
+    format!("{name}.{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed check is a panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_thing_is_one_event_and_another_thing_another() {
+        let volume = volume_reference(&VolumeId::new("pvc-1-000000ab").unwrap());
+        assert_eq!(volume.name.as_deref(), Some("pvc-1"));
+        let event = |reason: &str, message: &str| Event {
+            at: jiff::Timestamp::UNIX_EPOCH,
+            volume: None,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        let name = event_name(&volume, &event("Waiting", "x"));
+        assert_eq!(name, event_name(&volume, &event("Waiting", "x")));
+        assert_ne!(name, event_name(&volume, &event("Waiting", "y")));
+        assert_ne!(name, event_name(&volume, &event("Fencing", "x")));
+        let mut recent = Recent::default();
+        assert_eq!([recent.seen(&name), recent.seen(&name), recent.seen("other")], [1, 2, 1]);
+    }
+}

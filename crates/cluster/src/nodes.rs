@@ -1,0 +1,281 @@
+//! The nodes of the cluster, as Node and CSINode tell of them: kept in memory, told to the catalog, stored nowhere.
+
+use bowline_api::keys::{DRIVER, OUT_OF_SERVICE};
+use bowline_controller::{Catalog, Node as Known};
+use bowline_core::{NodeId, NodeState, Timestamp};
+use bowline_engine::NodeReport;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::{Api, Client, ResourceExt};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::watch::{Change, follow};
+
+/// What is known of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    /// Whether there is a Node object; `None` until one of them was heard of.
+    present: Option<bool>,
+    not_ready: Option<Timestamp>,
+    out_of_service: Option<Timestamp>,
+    /// The driver's name for it and how many volumes it can have, while the driver runs there.
+    driver: Option<(NodeId, Option<u32>)>,
+    /// The driver's last name for it: it is needed longest when the driver does not run there any more.
+    id: Option<NodeId>,
+}
+
+impl Seen {
+    fn state(&self) -> NodeState {
+        match (self.out_of_service, self.not_ready) {
+            (Some(since), _) => NodeState::OutOfService { since },
+            (None, Some(since)) => NodeState::NotReady { since },
+            (None, None) => NodeState::Ready,
+        }
+    }
+
+    fn hear_node(&mut self, node: &Node, now: Timestamp) {
+        self.present = Some(true);
+        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+        // A node that has not said anything yet counts as one that has just stopped.
+        let changed = ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0);
+        let is_ready = ready.is_some_and(|ready| ready.status == "True");
+        self.not_ready = (!is_ready).then(|| changed.or(self.not_ready).unwrap_or(now));
+        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+        let taint = taints.into_iter().find(|taint| taint.key == OUT_OF_SERVICE);
+        self.out_of_service = taint
+            .map(|taint| taint.time_added.as_ref().map(|time| time.0).or(self.out_of_service).unwrap_or(now));
+    }
+
+    fn hear_driver(&mut self, csi: Option<&CSINode>) {
+        let driver = csi.and_then(|csi| csi.spec.drivers.iter().find(|driver| driver.name == DRIVER));
+        self.driver = driver.and_then(|driver| {
+            let limit = driver.allocatable.as_ref().and_then(|room| room.count);
+            let limit = limit.and_then(|count| u32::try_from(count).ok());
+            match NodeId::new(&driver.node_id) {
+                Ok(id) => Some((id, limit)),
+                Err(error) => {
+                    tracing::error!(%error, "CSINode gives this driver a node id that cannot be one");
+                    None
+                }
+            }
+        });
+        if let Some((id, _)) = &self.driver {
+            self.id = Some(id.clone());
+        }
+    }
+}
+
+/// The nodes of the cluster. A handle; clones share it.
+#[derive(Clone)]
+pub struct Nodes {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    catalog: Catalog,
+    api: Api<Node>,
+    seen: Mutex<HashMap<String, Seen>>,
+    /// Called with the name of every node of which something new is known.
+    changed: Mutex<Vec<Box<dyn Fn(&str) + Send + Sync>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Nodes {
+    /// Begins to watch, and returns when every node there is has been told to the catalog.
+    pub async fn start(client: Client, catalog: Catalog) -> Self {
+        let api = Api::all(client.clone());
+        let inner = Inner { catalog, api, seen: Mutex::default(), changed: Mutex::default() };
+        let nodes = Self { inner: Arc::new(inner) };
+        let (listed, mut all) = tokio::sync::watch::channel((false, false));
+        let listed = Arc::new(listed);
+        let (told, weak) = (Arc::clone(&listed), Arc::downgrade(&nodes.inner));
+        let drivers = follow(Api::<CSINode>::all(client), move |change| {
+            let Some(inner) = weak.upgrade() else { return false };
+            match change {
+                Change::Present(csi) => inner.hear(&csi.name_any(), |seen, _| seen.hear_driver(Some(&csi))),
+                Change::Absent(name) => inner.hear(&name, |seen, _| seen.hear_driver(None)),
+                Change::Listed => told.send_modify(|listed| listed.0 = true),
+            }
+            true
+        });
+        tokio::spawn(drivers);
+        let weak = Arc::downgrade(&nodes.inner);
+        let objects = follow(nodes.inner.api.clone(), move |change| {
+            let Some(inner) = weak.upgrade() else { return false };
+            match change {
+                Change::Present(node) => inner.hear(&node.name_any(), |seen, now| seen.hear_node(&node, now)),
+                Change::Absent(name) => drop(tokio::spawn(async move { inner.look_for(&name).await })),
+                Change::Listed => listed.send_modify(|listed| listed.1 = true),
+            }
+            true
+        });
+        tokio::spawn(objects);
+        // The senders live in tasks that never end.
+        let _ = all.wait_for(|(drivers, objects)| *drivers && *objects).await;
+        nodes
+    }
+
+    /// The driver's name for a node, if it is known.
+    pub fn id_of(&self, name: &str) -> Option<NodeId> {
+        lock(&self.inner.seen).get(name)?.id.clone()
+    }
+
+    /// Every node of which anything is known.
+    pub(crate) fn names(&self) -> Vec<String> {
+        lock(&self.inner.seen).keys().cloned().collect()
+    }
+
+    /// Since when a node does not report, if it does not.
+    pub(crate) fn not_ready(&self, name: &str) -> Option<Timestamp> {
+        lock(&self.inner.seen).get(name)?.not_ready
+    }
+
+    /// Calls `hear` with the name of every node of which something new is known from now on.
+    pub(crate) fn on_change(&self, hear: impl Fn(&str) + Send + Sync + 'static) {
+        lock(&self.inner.changed).push(Box::new(hear));
+    }
+
+    /// Learns the driver's name for a node from somebody who remembers it, and looks for the node if it is not among those there are: it may have
+    /// gone while nobody was watching.
+    pub(crate) fn learn(&self, name: &str, id: &NodeId) {
+        let missing = {
+            let mut seen = lock(&self.inner.seen);
+            let one = seen.entry(name.to_owned()).or_default();
+            one.id.get_or_insert_with(|| id.clone());
+            one.present.is_none()
+        };
+        if missing {
+            let (inner, name) = (Arc::clone(&self.inner), name.to_owned());
+            tokio::spawn(async move { inner.look_for(&name).await });
+        }
+    }
+}
+
+impl Inner {
+    fn hear(&self, name: &str, learn: impl FnOnce(&mut Seen, Timestamp)) {
+        let (before, after) = {
+            let mut seen = lock(&self.seen);
+            let one = seen.entry(name.to_owned()).or_default();
+            let before = one.clone();
+            learn(one, Timestamp::now());
+            (before, one.clone())
+        };
+        if before == after {
+            return;
+        }
+        self.tell(&after);
+        for hear in lock(&self.changed).iter() {
+            hear(name);
+        }
+    }
+
+    fn tell(&self, seen: &Seen) {
+        match (&seen.driver, &seen.id) {
+            (Some((id, limit)), _) if seen.present != Some(false) => {
+                let node = Known {
+                    id: id.clone(),
+                    limit: *limit,
+                    out_of_service: seen.out_of_service,
+                    added_at: Timestamp::now(),
+                };
+                self.catalog.observe_node(node, seen.state());
+            }
+            (_, Some(id)) if seen.present == Some(true) => {
+                self.catalog.observe_node_unusable(id);
+                let report = NodeReport { state: seen.state(), limit: None };
+                self.catalog.engine().observe_node(id, report);
+            }
+            _ => {}
+        }
+    }
+
+    /// The node does not show: only a look at the API server itself proves that it is gone.
+    async fn look_for(&self, name: &str) {
+        let mut failures = 0;
+        loop {
+            match self.api.get_opt(name).await {
+                Ok(Some(node)) => return self.hear(name, |seen, now| seen.hear_node(&node, now)),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(node = name, %error, "it is not known whether this node is gone");
+                    let longest = std::time::Duration::from_secs(30);
+                    tokio::time::sleep(crate::pause::pause(&name, failures, longest)).await;
+                    failures += 1;
+                }
+            }
+        }
+        let id = {
+            let mut seen = lock(&self.seen);
+            let one = seen.entry(name.to_owned()).or_default();
+            let news = one.present != Some(false);
+            one.present = Some(false);
+            one.id.clone().filter(|_| news)
+        };
+        let Some(id) = id else { return };
+        tracing::warn!(node = name, "the node was removed from the cluster; what it has is taken from it");
+        let sentence =
+            format!("Node {name} was removed from the cluster; what it has is taken from it at the target.");
+        self.catalog.tell(None, "NodeGone", sentence);
+        self.catalog.observe_node_gone(&id, Timestamp::now());
+        for hear in lock(&self.changed).iter() {
+            hear(name);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed check is a panic")]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(ready: &str, taints: &Value) -> Node {
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"taints": taints},
+            "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T10:00:00Z"}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_node_is_ready_silent_or_out_of_service() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let since: Timestamp = "2026-01-01T10:00:00Z".parse().unwrap();
+        let added: Timestamp = "2026-01-01T11:00:00Z".parse().unwrap();
+        let taint =
+            json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute", "timeAdded": "2026-01-01T11:00:00Z"}]);
+        let untimed = json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]);
+        let other = json!([{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]);
+        for (ready, taints, expected) in [
+            ("True", json!([]), NodeState::Ready),
+            ("True", other, NodeState::Ready),
+            ("False", json!([]), NodeState::NotReady { since }),
+            ("Unknown", json!([]), NodeState::NotReady { since }),
+            ("Unknown", taint.clone(), NodeState::OutOfService { since: added }),
+            ("True", taint, NodeState::OutOfService { since: added }),
+            ("True", untimed, NodeState::OutOfService { since: now }),
+        ] {
+            let mut seen = Seen::default();
+            seen.hear_node(&node(ready, &taints), now);
+            assert_eq!(seen.state(), expected, "{ready} {taints}");
+            let later = now + jiff::SignedDuration::from_secs(60);
+            seen.hear_node(&node(ready, &taints), later);
+            assert_eq!(seen.state(), expected, "the same again is since the same moment");
+        }
+    }
+
+    #[test]
+    fn the_drivers_name_for_a_node_is_remembered_when_the_driver_goes() {
+        let csi: CSINode = serde_json::from_value(json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n"},
+            "spec": {"drivers": [{"name": "other", "nodeID": "x"}, {"name": DRIVER, "nodeID": "id-1", "allocatable": {"count": 7}}]}}))
+        .unwrap();
+        let mut seen = Seen::default();
+        seen.hear_driver(Some(&csi));
+        assert_eq!(seen.driver, Some((NodeId::new("id-1").unwrap(), Some(7))));
+        seen.hear_driver(None);
+        assert_eq!((seen.driver, seen.id), (None, Some(NodeId::new("id-1").unwrap())));
+    }
+}

@@ -1,0 +1,157 @@
+//! What is adopted, and where it is refused to guess: one row per combination of what the sources say.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
+
+use bowline_cluster::Pv;
+use bowline_cluster::adopt::{Found, plan};
+use bowline_core::{Ledger, NodeId, TargetId, TicketId, Timestamp, VolumeId};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use serde_json::json;
+
+const ID: &str = "db-000000ab";
+
+fn volume() -> VolumeId {
+    VolumeId::new(ID).unwrap()
+}
+
+fn pv(modes: &[&str], annotations: &[(&str, &str)]) -> Pv {
+    Pv {
+        name: "db".to_owned(),
+        handle: ID.to_owned(),
+        fs_type: "xfs".to_owned(),
+        access_modes: modes.iter().map(ToString::to_string).collect(),
+        annotations: annotations.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+        ..Pv::default()
+    }
+}
+
+fn attachment(node: &str, attached: bool) -> VolumeAttachment {
+    serde_json::from_value(json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": format!("va-{node}"), "uid": "u"},
+        "spec": {"attacher": "bowline.storage", "nodeName": node, "source": {"persistentVolumeName": "db"}}, "status": {"attached": attached}}))
+    .unwrap()
+}
+
+/// A PersistentVolume whose volume is on the target, and nodes a and b.
+fn found(pv: Pv, attachments: Vec<VolumeAttachment>) -> Found {
+    let node = |name: &str| (name.to_owned(), NodeId::new(format!("id-{name}")).unwrap());
+    Found {
+        pvs: vec![pv],
+        attachments,
+        node_ids: [node("a"), node("b")].into(),
+        stored: [(volume(), (TargetId::new("file").unwrap(), 4096))].into(),
+        ..Found::default()
+    }
+}
+
+/// Nodes that get tickets, whether the volume gets a record, and part of what is refused.
+fn adopted(found: &Found) -> (Vec<String>, usize, Option<String>) {
+    let adoption = plan(found, Timestamp::UNIX_EPOCH);
+    let nodes = adoption.tickets.iter().map(|(_, ticket)| ticket.node.to_string()).collect();
+    assert!(adoption.refused.len() <= 1, "{adoption}");
+    (nodes, adoption.volumes.len(), adoption.refused.first().map(ToString::to_string))
+}
+
+#[test]
+fn what_agrees_is_adopted_and_what_does_not_is_listed() {
+    const RWO: &[&str] = &["ReadWriteOnce"];
+    const ROX: &[&str] = &["ReadOnlyMany"];
+    let ours = ("csi.bowline.storage/attached-node", "a");
+    let earlier = ("csi.rds.srvlab.io/attached-node", "a");
+    let (yes, no) = (true, false);
+    let rows: &[(&str, Pv, Vec<VolumeAttachment>, &[&str], Option<&str>)] = &[
+        ("not attached", pv(RWO, &[]), vec![], &[], None),
+        ("wanted but not attached", pv(RWO, &[]), vec![attachment("a", no)], &[], None),
+        ("attached", pv(RWO, &[]), vec![attachment("a", yes)], &["id-a"], None),
+        ("and the annotation agrees", pv(RWO, &[ours]), vec![attachment("a", yes)], &["id-a"], None),
+        ("as an earlier driver's does", pv(RWO, &[earlier]), vec![attachment("a", yes)], &["id-a"], None),
+        (
+            "by the driver's name for the node",
+            pv(RWO, &[("csi.bowline.storage/attached-node", "id-a")]),
+            vec![attachment("a", yes)],
+            &["id-a"],
+            None,
+        ),
+        ("another waits", pv(RWO, &[]), vec![attachment("a", yes), attachment("b", no)], &["id-a"], None),
+        (
+            "the annotation says another node",
+            pv(RWO, &[ours]),
+            vec![attachment("b", yes)],
+            &[],
+            Some("attached to a, but VolumeAttachment va-b says b"),
+        ),
+        (
+            "an earlier driver's does",
+            pv(RWO, &[earlier]),
+            vec![attachment("b", yes)],
+            &[],
+            Some("remove the annotation attached-node from PersistentVolume db"),
+        ),
+        ("only the annotation", pv(RWO, &[ours]), vec![], &[], Some("no VolumeAttachment says so")),
+        (
+            "two writers",
+            pv(RWO, &[]),
+            vec![attachment("a", yes), attachment("b", yes)],
+            &[],
+            Some("to id-a and to id-b, and it is for one node at a time"),
+        ),
+        (
+            "two readers",
+            pv(ROX, &[]),
+            vec![attachment("a", yes), attachment("b", yes)],
+            &["id-a", "id-b"],
+            None,
+        ),
+        (
+            "a node nobody knows",
+            pv(RWO, &[]),
+            vec![attachment("c", yes)],
+            &[],
+            Some("the driver's name for that node"),
+        ),
+        ("no such access", pv(&[], &[]), vec![attachment("a", yes)], &[], Some("access modes")),
+    ];
+    for (name, pv, attachments, nodes, refused) in rows {
+        let (got, records, why) = adopted(&found(pv.clone(), attachments.clone()));
+        assert_eq!(got, *nodes, "{name}");
+        assert_eq!(records, usize::from(refused.is_none()), "{name}: {why:?}");
+        assert_eq!(why.is_some(), refused.is_some(), "{name}: {why:?}");
+        if let (Some(why), Some(part)) = (why, refused) {
+            assert!(why.contains(part), "{name}: {why}");
+        }
+    }
+}
+
+#[test]
+fn a_record_is_what_the_target_and_the_persistent_volume_say() {
+    let adoption =
+        plan(&found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]), Timestamp::UNIX_EPOCH);
+    let record = &adoption.volumes[0];
+    assert_eq!((record.name.as_str(), record.size, record.fs.name()), ("db", 4096, "xfs"));
+    let (id, ticket) = &adoption.tickets[0];
+    assert_eq!(ticket.id, TicketId::csi(id, "bowline.storage", &NodeId::new("id-a").unwrap()));
+}
+
+#[test]
+fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
+    let rwo = || pv(&["ReadWriteOnce"], &[("csi.bowline.storage/attached-node", "stale")]);
+    let first = plan(&found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]), Timestamp::UNIX_EPOCH);
+    let mut ledger = Ledger::default();
+    ledger.submit(first.tickets[0].1.clone(), Timestamp::UNIX_EPOCH).unwrap();
+    let mut known = found(rwo(), vec![attachment("a", true)]);
+    known.volumes.insert(volume());
+    known.ledgers.insert(volume(), ledger);
+    assert_eq!(adopted(&known), (vec![], 0, None), "the ledger is the record; the annotation is not");
+    // A ledger that was wiped is filled again, and the record stays.
+    let mut wiped = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
+    wiped.volumes.insert(volume());
+    wiped.ledgers.insert(volume(), Ledger::default());
+    assert_eq!(adopted(&wiped), (vec!["id-a".to_owned()], 0, None));
+    let mut nowhere = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
+    nowhere.stored.clear();
+    assert!(adopted(&nowhere).2.unwrap().contains("no target holds it"));
+    let foreign = Pv { handle: "vol-of-another".to_owned(), ..pv(&["ReadWriteOnce"], &[]) };
+    assert!(adopted(&found(foreign, vec![])).2.unwrap().contains("no id that Bowline gives"));
+    let lost =
+        found(Pv { name: "other".to_owned(), ..pv(&["ReadWriteOnce"], &[]) }, vec![attachment("a", true)]);
+    assert!(adopted(&lost).2.unwrap().contains("PersistentVolume db is not there"));
+}

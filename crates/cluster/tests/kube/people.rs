@@ -1,0 +1,160 @@
+//! What is only for people, adoption against a real API server, and silent nodes.
+
+use bowline_cluster::adopt::adopt;
+use bowline_cluster::{Parts, Running, run};
+use bowline_controller::Volume;
+use bowline_core::Phase;
+use bowline_store::MemoryStore;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::world::{World, parse, pv, wait_for};
+
+async fn running(world: &World, fence: Option<Duration>) -> (bowline_controller::Catalog, Running) {
+    let (catalog, registry) = world.catalog().await;
+    let parts = Parts {
+        client: world.client.clone(),
+        catalog: catalog.clone(),
+        registry,
+        instance: "test".to_owned(),
+        attacher: true,
+        notes: None,
+        patience: Duration::from_secs(1),
+        fence_not_ready_after: fence,
+    };
+    (catalog, run(parts).await.unwrap())
+}
+
+async fn volume(world: &World, catalog: &bowline_controller::Catalog, name: &str) -> Volume {
+    let volume = crate::world::create(catalog, name).await;
+    world.create::<PersistentVolume>(pv(name, volume.id.as_str())).await;
+    volume
+}
+
+async fn annotation(world: &World, pv: &str, key: &str) -> Option<String> {
+    let object = world.api::<PersistentVolume>().get(pv).await.unwrap();
+    object.metadata.annotations?.get(&format!("csi.bowline.storage/{key}")).cloned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_persistent_volume_says_where_it_is_and_the_claim_says_why_not() {
+    let Some(world) = World::new().await else { return };
+    let (catalog, running) = running(&world, None).await;
+    let _volume = volume(&world, &catalog, "shown").await;
+    world.attach("va-shown", "shown", "a").await;
+    world.until_attached("va-shown").await;
+    wait_for("the annotation", async || {
+        annotation(&world, "shown", "attached-node").await.filter(|node| node == "id-a")
+    })
+    .await;
+    assert_eq!(annotation(&world, "shown", "readonly").await.as_deref(), Some("false"));
+    assert!(annotation(&world, "shown", "attach-time").await.is_some());
+    assert_eq!(running.writes.sent("persistentvolume", "annotations"), 1, "all of them in one write");
+    world.attach("va-shown-b", "shown", "b").await;
+    let sentence = world.until_told("va-shown-b", "id-a has the volume").await;
+    let sentence = sentence.status.unwrap().attach_error.unwrap().message.unwrap();
+    let events = Api::<Event>::namespaced(world.client.clone(), "default");
+    wait_for("an event on the claim", async || {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        all.into_iter().find(|event| {
+            let regarding = event.regarding.clone().unwrap_or_default();
+            regarding.kind.as_deref() == Some("PersistentVolumeClaim")
+                && regarding.name.as_deref() == Some("claim-shown")
+                && event.reason.as_deref() == Some("Waiting")
+                && event.note.as_deref() == Some(&sentence)
+                && event.type_.as_deref() == Some("Warning")
+        })
+    })
+    .await;
+    for name in ["va-shown-b", "va-shown"] {
+        world.delete(name).await;
+        world.until_gone(name).await;
+    }
+    wait_for("the annotation to go", async || {
+        annotation(&world, "shown", "attached-node").await.is_none().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_attached_survives_the_loss_of_every_record() {
+    let Some(mut world) = World::new().await else { return };
+    let controller = world.start().await;
+    let volume = controller.volume(&world, "adopted").await;
+    world.attach("va-adopted", "adopted", "a").await;
+    world.until_attached("va-adopted").await;
+    let open = world.target.open(&volume.id);
+    controller.stop().await;
+    world.store = Arc::new(MemoryStore::default());
+    let targets = vec![Arc::clone(&world.target) as _];
+    let shown = adopt(&world.client, world.store.as_ref(), &targets, true).await.unwrap();
+    assert_eq!((shown.volumes.len(), shown.tickets.len()), (1, 1), "{shown}");
+    let (catalog, _) = world.catalog().await;
+    assert!(catalog.volume(&volume.id).await.is_err(), "a dry run writes nothing");
+    catalog.close().await;
+    adopt(&world.client, world.store.as_ref(), &targets, false).await.unwrap();
+    let again = adopt(&world.client, world.store.as_ref(), &targets, false).await.unwrap();
+    assert_eq!(again, Default::default(), "it is idempotent");
+    let controller = world.start().await;
+    let view = controller.catalog.view(&volume.id).await.unwrap();
+    let hold = view.ledger.holds().values().next().unwrap();
+    assert_eq!((hold.epoch.number(), hold.phase), (open[0].0, Phase::Held), "the grant is taken over");
+    assert_eq!(world.target.open(&volume.id), open, "and nobody was cut off");
+    world.delete("va-adopted").await;
+    world.until_gone("va-adopted").await;
+    assert_eq!(world.target.open(&volume.id), []);
+    world.check();
+}
+
+async fn put(world: &World, object: Value) {
+    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+    if object["kind"] == "Pod" {
+        let api = Api::<Pod>::namespaced(world.client.clone(), "default");
+        let _ = api.delete(&name, &DeleteParams::default().grace_period(0)).await;
+        api.create(&PostParams::default(), &parse(object)).await.unwrap();
+    } else {
+        let api = Api::<PersistentVolumeClaim>::namespaced(world.client.clone(), "default");
+        let patch = json!({"metadata": {"finalizers": null}});
+        let _ = api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let _ = api.delete(&name, &DeleteParams::default()).await;
+        api.create(&PostParams::default(), &parse(object)).await.unwrap();
+    }
+}
+
+fn pod(name: &str, volumes: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"nodeName": "a", "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "x"}], "volumes": volumes}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pods_of_a_silent_node_are_taken_from_it_if_all_they_keep_is_ours() {
+    let Some(world) = World::new().await else { return };
+    let accounts = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "default"}});
+    let api = Api::<k8s_openapi::api::core::v1::ServiceAccount>::namespaced(world.client.clone(), "default");
+    let _ = api.create(&PostParams::default(), &parse(accounts)).await;
+    let (catalog, _running) = running(&world, Some(Duration::from_secs(1))).await;
+    let volume = volume(&world, &catalog, "fenced").await;
+    put(
+        &world,
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim-fenced", "namespace": "default"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "fenced", "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}}),
+    )
+    .await;
+    let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "claim-fenced"}});
+    put(&world, pod("mine", &json!([claim]))).await;
+    put(&world, pod("other", &json!([claim, {"name": "host", "hostPath": {"path": "/"}}]))).await;
+    world.attach("va-fenced", "fenced", "a").await;
+    world.until_attached("va-fenced").await;
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "default");
+    world.set_ready("a", "Unknown").await;
+    wait_for("the pod to go", async || pods.get_opt("mine").await.unwrap().is_none().then_some(())).await;
+    world.until_gone("va-fenced").await;
+    assert_eq!(world.target.open(&volume.id), []);
+    assert!(pods.get_opt("other").await.unwrap().is_some(), "it keeps something that is not ours");
+    let _ = pods.delete("other", &DeleteParams::default().grace_period(0)).await;
+}

@@ -1,0 +1,312 @@
+//! A cluster without machines: a real API server, a store and a simulated target that outlive the controller, and controllers that come and go.
+
+use bowline_cluster::{Attacher, AttacherParts, Nodes, PersistentVolumes, Writes};
+use bowline_controller::{Catalog, NewVolume, Parts, Settings, Use, Volume};
+use bowline_core::{AccessMode, Content};
+use bowline_csi::Name;
+use bowline_engine::SystemClock;
+use bowline_store::MemoryStore;
+use bowline_testkit::SimTarget;
+use bowline_testkit::lab::ApiLab;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, Resource, ResourceExt};
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::{Mutex as Turn, MutexGuard};
+
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const DRIVER: &str = "bowline.storage";
+pub(crate) const FINALIZER: &str = "external-attacher/bowline-storage";
+
+static LAB: OnceLock<Option<ApiLab>> = OnceLock::new();
+static TURN: Turn<()> = Turn::const_new(());
+
+/// The lab of all tests; `None` says that it cannot run here.
+pub(crate) fn lab() -> Option<&'static ApiLab> {
+    LAB.get_or_init(ApiLab::start).as_ref()
+}
+
+/// A controller that runs.
+pub(crate) struct Controller {
+    pub(crate) catalog: Catalog,
+    pub(crate) writes: Writes,
+    pub(crate) nodes: Nodes,
+    pub(crate) pvs: Arc<PersistentVolumes>,
+    pub(crate) attacher: Attacher,
+}
+
+pub(crate) struct World {
+    pub(crate) client: Client,
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) target: Arc<SimTarget>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+pub(crate) fn parse<K: DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+impl World {
+    /// An empty cluster with two nodes that run the driver.
+    pub(crate) async fn new() -> Option<Self> {
+        let lab = lab()?;
+        let turn = TURN.lock().await;
+        let client = lab.client().await;
+        let world = Self {
+            client,
+            store: Arc::new(MemoryStore::default()),
+            target: Arc::new(SimTarget::new("sim")),
+            _turn: turn,
+        };
+        world.clear::<VolumeAttachment>().await;
+        world.clear::<PersistentVolume>().await;
+        world.clear::<CSINode>().await;
+        world.clear::<Node>().await;
+        for node in ["a", "b"] {
+            world.add_node(node).await;
+            world.add_driver(node).await;
+        }
+        Some(world)
+    }
+
+    pub(crate) fn api<K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>>(
+        &self,
+    ) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    async fn clear<K>(&self)
+    where
+        K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug,
+    {
+        let api = self.api::<K>();
+        for object in api.list(&ListParams::default()).await.unwrap() {
+            let name = object.name_any();
+            let free = json!({"metadata": {"finalizers": null}});
+            let _ = api.patch(&name, &PatchParams::default(), &Patch::Merge(&free)).await;
+            let _ = api.delete(&name, &DeleteParams::default().grace_period(0)).await;
+        }
+        wait_for("the cluster to be empty", async || {
+            api.list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn create<K>(&self, object: Value) -> K
+    where
+        K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Serialize
+            + Debug,
+    {
+        self.api::<K>().create(&PostParams::default(), &parse(object)).await.unwrap()
+    }
+
+    pub(crate) async fn add_node(&self, name: &str) {
+        self.create::<Node>(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})).await;
+        self.set_ready(name, "True").await;
+    }
+
+    pub(crate) async fn set_ready(&self, name: &str, ready: &str) {
+        let condition = json!({"type": "Ready", "status": ready, "reason": "Test", "message": "",
+            "lastHeartbeatTime": "2026-01-01T10:00:00Z", "lastTransitionTime": "2026-01-01T10:00:00Z"});
+        let status = json!({"status": {"conditions": [condition]}});
+        self.api::<Node>()
+            .patch_status(name, &PatchParams::default(), &Patch::Strategic(&status))
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn add_driver(&self, node: &str) {
+        self.create::<CSINode>(json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": format!("id-{node}"), "allocatable": {"count": 10}}]}}))
+        .await;
+    }
+
+    /// A catalog on the store and the target.
+    pub(crate) async fn catalog(&self) -> (Catalog, Arc<Mutex<Registry>>) {
+        let registry = Arc::new(Mutex::new(Registry::default()));
+        let catalog = Catalog::open(Parts {
+            store: Arc::clone(&self.store) as _,
+            targets: vec![Arc::clone(&self.target) as _],
+            nodes: vec![],
+            clock: Arc::new(SystemClock),
+            settings: bowline_engine::Settings { ask_timeout: Duration::from_secs(1), ..Default::default() },
+            registry: Arc::clone(&registry),
+        })
+        .await
+        .unwrap();
+        (catalog, registry)
+    }
+
+    /// Starts a controller: catalog, nodes, attacher.
+    pub(crate) async fn start(&self) -> Controller {
+        let (catalog, registry) = self.catalog().await;
+        let writes = Writes::new(&mut registry.lock().unwrap());
+        let nodes = Nodes::start(self.client.clone(), catalog.clone()).await;
+        let pvs = PersistentVolumes::start(self.client.clone()).await;
+        let parts = AttacherParts {
+            client: self.client.clone(),
+            catalog: catalog.clone(),
+            nodes: nodes.clone(),
+            writes: writes.clone(),
+            patience: Duration::from_secs(1),
+        };
+        let attacher = Attacher::start(parts, Arc::clone(&pvs)).await.unwrap();
+        Controller { catalog, writes, nodes, pvs, attacher }
+    }
+
+    pub(crate) async fn attachment(&self, name: &str) -> Option<VolumeAttachment> {
+        self.api::<VolumeAttachment>().get_opt(name).await.unwrap()
+    }
+
+    /// A VolumeAttachment of a PersistentVolume on a node, as kube-controller-manager makes it.
+    pub(crate) async fn attach(&self, name: &str, pv: &str, node: &str) {
+        self.create::<VolumeAttachment>(
+            json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
+            "spec": {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": pv}}}),
+        )
+        .await;
+    }
+
+    pub(crate) async fn delete(&self, name: &str) {
+        self.api::<VolumeAttachment>().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Takes the finalizers off, as somebody in a hurry would.
+    pub(crate) async fn unfinalize(&self, name: &str) {
+        let free = json!({"metadata": {"finalizers": null}});
+        self.api::<VolumeAttachment>()
+            .patch(name, &PatchParams::default(), &Patch::Merge(&free))
+            .await
+            .unwrap();
+    }
+
+    /// Deletes it although its finalizer says that it is needed.
+    pub(crate) async fn delete_by_force(&self, name: &str) {
+        self.delete(name).await;
+        // The controller may be done with it first; that is as good.
+        let free = json!({"metadata": {"finalizers": null}});
+        let _ =
+            self.api::<VolumeAttachment>().patch(name, &PatchParams::default(), &Patch::Merge(&free)).await;
+        self.until_gone(name).await;
+    }
+
+    pub(crate) async fn until_attached(&self, name: &str) -> VolumeAttachment {
+        wait_for(&format!("{name} to be attached"), async || {
+            self.attachment(name)
+                .await
+                .filter(|one| one.status.as_ref().is_some_and(|status| status.attached))
+        })
+        .await
+    }
+
+    pub(crate) async fn until_gone(&self, name: &str) {
+        wait_for(&format!("{name} to be gone"), async || self.attachment(name).await.is_none().then_some(()))
+            .await;
+    }
+
+    /// Waits until it says why it is not attached.
+    pub(crate) async fn until_told(&self, name: &str, part: &str) -> VolumeAttachment {
+        wait_for(&format!("{name} to say {part:?}"), async || {
+            let object = self.attachment(name).await?;
+            let error = object.status.as_ref()?.attach_error.as_ref()?.message.clone()?;
+            error.contains(part).then_some(object)
+        })
+        .await
+    }
+
+    /// Waits until it says why it is still there.
+    pub(crate) async fn until_told_to_wait(&self, name: &str, part: &str) {
+        wait_for(&format!("{name} to say {part:?}"), async || {
+            let object = self.attachment(name).await?;
+            let error = object.status.as_ref()?.detach_error.as_ref()?.message.clone()?;
+            error.contains(part).then_some(())
+        })
+        .await;
+    }
+
+    /// Nobody was ever let in beside somebody who does not admit it.
+    pub(crate) fn check(&self) {
+        assert_eq!(self.target.violations(), [""; 0]);
+    }
+
+    /// Waits until exactly these nodes reach the volume.
+    pub(crate) async fn until_open(&self, volume: &Volume, nodes: &[&str]) {
+        wait_for(&format!("{nodes:?} to reach {}", volume.id), async || {
+            let open: Vec<String> =
+                self.target.open(&volume.id).into_iter().map(|(_, node)| node.to_string()).collect();
+            (open == nodes).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Looks until there is something to see, and says what it waited for.
+pub(crate) async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(seen) = look().await {
+            return seen;
+        }
+        assert!(began.elapsed() < LONG, "waited {LONG:?} for {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl Controller {
+    /// A volume, and a PersistentVolume of the same name.
+    pub(crate) async fn volume(&self, world: &World, name: &str) -> Volume {
+        let volume = self.create(name).await;
+        world.create::<PersistentVolume>(pv(name, volume.id.as_str())).await;
+        volume
+    }
+
+    pub(crate) async fn create(&self, name: &str) -> Volume {
+        create(&self.catalog, name).await
+    }
+
+    /// How many writes went to VolumeAttachments, by purpose.
+    pub(crate) fn sent(&self) -> [u64; 5] {
+        ["mark", "attached", "error", "detached", "unmark"]
+            .map(|what| self.writes.sent("volumeattachment", what))
+    }
+
+    pub(crate) async fn stop(self) {
+        let Self { catalog, writes: _, nodes, pvs, attacher } = self;
+        drop((nodes, pvs, attacher));
+        catalog.close().await;
+    }
+}
+
+pub(crate) fn pv(name: &str, handle: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": "default", "name": format!("claim-{name}"), "uid": "11111111-2222-3333-4444-555555555555"},
+            "csi": {"driver": DRIVER, "volumeHandle": handle, "fsType": "ext4"}}})
+}
+
+/// A volume for one node at a time.
+pub(crate) async fn create(catalog: &Catalog, name: &str) -> Volume {
+    let order = NewVolume {
+        name: Name::new("name", name).unwrap(),
+        required: None,
+        limit: None,
+        fs: None,
+        uses: vec![Use { access: AccessMode::SingleNodeWriter, content: Content::Filesystem }],
+        source: None,
+        settings: Settings::default(),
+    };
+    catalog.create_volume(order, LONG).await.unwrap()
+}
