@@ -51,8 +51,9 @@ impl Machine {
     /// The address that the process said last.
     fn address(&self) -> SocketAddr {
         let log = self.world.log("worker-2");
-        let told = log.lines().rev().find_map(|line| line.split_once(" HTTP address=")).expect("an address");
-        told.1.trim().parse().unwrap()
+        let lines = log.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let address = lines.filter_map(|line| Some(line.get("address")?.as_str()?.to_owned())).next();
+        address.expect("an address in the log").parse().unwrap()
     }
 
     async fn get(&self, path: &str) -> (u16, String) {

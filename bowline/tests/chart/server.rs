@@ -125,9 +125,9 @@ async fn a_node_plugin_takes_its_taint_off_its_own_node_and_can_do_nothing_else(
         let told = lab.try_kubectl(&[&kubeconfig, "patch", "node", node, "--type=merge", "--patch", patch]);
         told.is_err_and(|told| told.contains(why))
     };
-    let label = r#"{"metadata":{"annotations":{"x":"y"}}}"#;
+    let annotation = r#"{"metadata":{"annotations":{"x":"y"}}}"#;
     wait_for("the policy to be in force", PATIENCE, || {
-        is_refused("worker-2", label, "may change nothing but taints").then_some(())
+        is_refused("worker-2", annotation, "may change nothing but taints").then_some(())
     });
     for (node, patch, why) in [
         ("worker-2", r#"{"metadata":{"labels":{"a":"b"}}}"#, "nothing but taints"),
@@ -184,6 +184,7 @@ async fn the_process_takes_the_taint_off_when_the_kubelet_has_registered_it() {
     let world = World::new(env!("CARGO_BIN_EXE_bowline"));
     let _up = world.up(&[]);
     let kubelet = world.path("kubelet");
+    std::fs::create_dir(&kubelet).unwrap();
     let env = [("KUBECONFIG", kubeconfig.to_str().unwrap())];
     let _node = world.beside_kubelet("worker-2", &kubelet, &env, &["--startup-taint", TAINT]);
     assert!(taints(&nodes, "worker-2").await.contains(&TAINT.to_owned()), "not before it is registered");
