@@ -256,7 +256,12 @@ impl Actor {
         if let Some(known) = lock(&self.shared.volumes).get(&self.volume).cloned() {
             self.executor.observe(|seen| (seen.volume, seen.tickets) = (known.facts, known.tickets));
         }
+        // In this order: a target counts as compared only when its list is in the mailbox, and nobody is let in before it
+        // was read there.
         let contact = self.link.contact();
+        while let Ok(message) = self.messages.try_recv() {
+            self.take(message);
+        }
         self.executor.observe(|seen| seen.contact = contact);
         let now = self.shared.clock.now();
         let (turn, waiting) = {

@@ -11,6 +11,12 @@ use crate::Settings;
 /// Whom a target lets in, for every volume it exports.
 pub(crate) type Listings = HashMap<VolumeId, BTreeMap<Epoch, Export>>;
 
+/// A target's whole list, and whom it is of.
+pub(crate) struct Listed {
+    pub(crate) listings: Listings,
+    pub(crate) asked: Arc<dyn Target>,
+}
+
 /// A target as the engine deals with it: a bounded number of questions at once, each with a time-out. What one
 /// silent target holds up are its own volumes. One that is not connected is one that does not answer.
 pub(crate) struct Link {
@@ -93,23 +99,26 @@ impl Link {
         tokio::time::timeout(self.timeout, answer).await.map_err(|_| self.silent())?
     }
 
-    /// Reads the target's whole list, and remembers whether that worked.
-    pub(crate) async fn list(&self, now: Timestamp) -> Result<Listings, TargetError> {
-        let asked = self.connected()?;
-        let listed = self.pages(asked.as_ref()).await;
-        let place = self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        if !place.as_ref().is_some_and(|now| Arc::ptr_eq(now, &asked)) {
-            // Another connection has taken its place meanwhile, and that one was not asked.
-            return Err(TargetError::Unreachable { error: format!("target {} was connected anew", self.id) });
-        }
-        let mut contact = self.contact.lock().unwrap_or_else(PoisonError::into_inner);
-        *contact = match (&listed, &*contact) {
-            (Ok(_), _) | (Err(_), Contact::Compared) => Contact::Compared,
-            (Err(error), Contact::NotCompared { since, .. }) => {
-                Contact::NotCompared { since: (*since).min(now), error: error.to_string() }
-            }
+    /// Reads the target's whole list. It counts as compared only when whoever asked has handed the list on and says so.
+    pub(crate) async fn list(&self, now: Timestamp) -> Result<Listed, TargetError> {
+        let listed = match self.connected() {
+            Ok(asked) => self.pages(asked.as_ref()).await.map(|listings| Listed { listings, asked }),
+            Err(error) => Err(error),
         };
+        let mut contact = self.contact.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Err(error), Contact::NotCompared { since, .. }) = (&listed, &*contact) {
+            *contact = not_compared((*since).min(now), &error.to_string());
+        }
         listed
+    }
+
+    /// The list of `asked` has reached the volumes that differ from it. Says nothing of another connection that has taken
+    /// its place meanwhile.
+    pub(crate) fn compared(&self, asked: &Arc<dyn Target>) {
+        let place = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.as_ref().is_some_and(|now| Arc::ptr_eq(now, asked)) {
+            *self.contact.lock().unwrap_or_else(PoisonError::into_inner) = Contact::Compared;
+        }
     }
 
     async fn pages(&self, target: &dyn Target) -> Result<Listings, TargetError> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
 
 use crate::engine::{Known, Shared, lock};
-use crate::link::{Link, Listings};
+use crate::link::{Link, Listed, Listings};
 use crate::{Clock, Engine, Metrics, NodeReport, Settings};
 
 /// What an engine is made of.
@@ -83,10 +83,17 @@ pub async fn start(parts: Parts) -> Result<Engine, StartError> {
     }
     // The targets first: whatever a ledger says that was read later than the list is at least as new as it, and a
     // list that is too old only makes us ask again.
-    let listings = list_targets(shared).await;
+    let (listings, asked) = list_targets(shared).await;
     let busy = read_ledgers(shared, &listings).await?;
-    for volume in busy {
-        wake_volume(shared, &listings, &volume);
+    for volume in &busy {
+        wake_volume(shared, &listings, volume);
+    }
+    // Not earlier: an actor that believes its target compared must find the list in its mailbox.
+    for (link, target) in asked {
+        link.compared(&target);
+    }
+    for volume in &busy {
+        shared.poke(volume);
     }
     for link in shared.links().into_iter().filter(|link| link.target().is_some()) {
         keep_comparing(shared, &link);
@@ -101,25 +108,31 @@ pub(crate) fn keep_comparing(shared: &Arc<Shared>, link: &Arc<Link>) {
     }
 }
 
-async fn list_targets(shared: &Arc<Shared>) -> BTreeMap<TargetId, Listings> {
+type Asked = Vec<(Arc<Link>, Arc<dyn Target>)>;
+
+async fn list_targets(shared: &Arc<Shared>) -> (BTreeMap<TargetId, Listings>, Asked) {
     let mut asking = JoinSet::new();
     for link in shared.links() {
         let now = shared.clock.now();
-        asking.spawn(async move { (link.id.clone(), link.list(now).await) });
+        asking.spawn(async move {
+            let listed = link.list(now).await;
+            (link, listed)
+        });
     }
-    let mut listings = BTreeMap::new();
+    let (mut listings, mut asked) = (BTreeMap::new(), Vec::new());
     while let Some(answer) = asking.join_next().await {
         match answer {
-            Ok((id, Ok(listing))) => {
-                listings.insert(id, listing);
+            Ok((link, Ok(listed))) => {
+                listings.insert(link.id.clone(), listed.listings);
+                asked.push((link, listed.asked));
             }
-            Ok((target, Err(error))) => {
-                tracing::warn!(%target, %error, "not heard yet: its volumes get nobody new");
+            Ok((link, Err(error))) => {
+                tracing::warn!(target = %link.id, %error, "not heard yet: its volumes get nobody new");
             }
             Err(error) => tracing::error!(%error, "asking a target failed unexpectedly"),
         }
     }
-    listings
+    (listings, asked)
 }
 
 /// Reads all ledgers; returns the volumes for which there is something to do.
@@ -207,7 +220,8 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
     // A ledger that is written after this moment may be newer than the list; it is compared the next time.
     let before = shared.store.list(Kind::Ledger, None, 1).await.map_err(StartError::from)?.revision;
     let (target, is_first) = (&link.id, !link.is_compared());
-    let listings = BTreeMap::from([(target.clone(), link.list(shared.clock.now()).await?)]);
+    let Listed { listings, asked } = link.list(shared.clock.now()).await?;
+    let listings = BTreeMap::from([(target.clone(), listings)]);
     let mut unread: BTreeSet<VolumeId> = listings.values().flat_map(Listings::keys).cloned().collect();
     let (mut busy, mut waiting) = (BTreeSet::new(), BTreeSet::new());
     for_each_ledger(shared, |volume, ledger, revision| {
@@ -216,8 +230,9 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
         if here && is_first && !ledger.tickets().is_empty() {
             waiting.insert(volume.clone());
         }
-        let plan =
-            if here && revision <= before { plan_with(shared, &listings, &volume, &ledger) } else { None };
+        // The first list counts for all, however new their ledgers are: one that is too old only makes us ask again.
+        let counts = here && (is_first || revision <= before);
+        let plan = if counts { plan_with(shared, &listings, &volume, &ledger) } else { None };
         if plan.is_some_and(|plan| is_work(&plan, &ledger)) {
             busy.insert(volume);
         }
@@ -226,16 +241,19 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
     let is_here = |volume: &VolumeId| {
         lock(&shared.volumes).get(volume).is_some_and(|known| known.facts.target == *target)
     };
-    if is_first {
-        waiting.extend(shared.busy().into_iter().filter(is_here));
-    }
     busy.extend(unread.into_iter().filter(is_here));
-    // Whoever asked while it was not known whom the target lets in looks again, however new its ledger is.
-    for volume in waiting.difference(&busy) {
-        shared.poke(volume);
+    for volume in &busy {
+        wake_volume(shared, &listings, volume);
     }
-    for volume in busy {
-        wake_volume(shared, &listings, &volume);
+    // Not earlier: an actor that believes its target compared must find the list in its mailbox.
+    link.compared(&asked);
+    if is_first {
+        // Whoever asked while it was not known whom the target lets in looks again.
+        waiting.extend(shared.busy().into_iter().filter(is_here));
+        waiting.extend(busy);
+        for volume in &waiting {
+            shared.poke(volume);
+        }
     }
     Ok(())
 }

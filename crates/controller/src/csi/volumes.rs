@@ -166,6 +166,9 @@ impl ControllerService {
                 && request.topology.as_ref().is_none_or(|from| place::reaches(target.as_ref(), from))
         });
         let rooms = self.catalog.inner().rooms(matching.collect()).await?;
+        if rooms.len() == self.catalog.targets().len() {
+            self.catalog.inner().in_all(&rooms);
+        }
         let largest = rooms.iter().map(|(target, room)| target.sizes().maximum.min(room.available)).max();
         let available = rooms.iter().fold(0_u64, |sum, (_, room)| sum.saturating_add(room.available));
         let least = self.catalog.targets().iter().map(|target| target.sizes().minimum).min();

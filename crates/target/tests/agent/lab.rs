@@ -28,7 +28,12 @@ impl Agent {
 
     pub(crate) fn on_address(target: &Arc<SimTarget>, files: &Path) -> (Self, String) {
         let runtime = runtime();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let listener = {
+            let _inside = runtime.enter();
+            TcpListener::from_std(listener).unwrap()
+        };
         let address = listener.local_addr().unwrap().to_string();
         let listener = Listener::Tls { listener, files: TlsFiles::new(files) };
         (Self::serve(runtime, target, listener), address)

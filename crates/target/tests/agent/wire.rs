@@ -43,8 +43,8 @@ async fn a_bad_request_names_its_field_and_does_nothing() {
     let allow = wire::AllowRequest { volume: "v".into(), node: "n".into(), epoch: 1, mode: None };
     told(raw.allow(to("sim", allow)).await.unwrap_err(), Code::InvalidArgument, "mode is required");
     assert_eq!(lab.target.open(&crate::lab::volume("v")).len(), 0);
-    let refused = lab.client.create(&NewVolume { name: "n".repeat(2000), ..order("v", None) }, &Progress::default());
-    let refused = refused.await;
+    let long = NewVolume { name: "n".repeat(2000), ..order("v", None) };
+    let refused = lab.client.create(&long, &Progress::default()).await;
     assert!(
         matches!(&refused, Err(ProvisionError::Refused { error }) if error.contains("name must have")),
         "{refused:?}"

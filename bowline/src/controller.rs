@@ -1,0 +1,221 @@
+//! `bowline controller`: the controller in Kubernetes. A parts list, and the order in which they start and stop.
+//!
+//! Several run; the one that has the Lease leads, and only it opens the CSI socket. Losing the Lease ends the process.
+
+use anyhow::{Context, Result};
+use bowline_cluster::targets::{self, connect_all};
+use bowline_cluster::{Leadership, LeaseSettings, adopt, certificates, lease, wishes};
+use bowline_controller::csi::{ControllerService, GroupService, IdentityService};
+use bowline_controller::{Catalog, Parts};
+use bowline_core::Timestamp;
+use bowline_csi::{Endpoint, Limits, Server};
+use bowline_engine::SystemClock;
+use bowline_store::kube::Guard;
+use bowline_store::{KubeStore, Store};
+use bowline_target::agent::TlsFiles;
+use bowline_web::{Probe, ProbeServer};
+use clap::{Args, ValueEnum};
+use kube::Client;
+use kube::runtime::events::{Recorder, Reporter};
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::config::absolute_path;
+use crate::span::Span;
+use crate::up::{stopped, until};
+
+/// What `bowline controller` can be told, also as `BOWLINE_…`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Example (in a pod):\n  \
+    bowline controller --namespace bowline --pod-name $(POD_NAME) --csi unix:///csi/csi.sock --http 0.0.0.0:8460\n\n\
+    docs/install.md says how it is installed, docs/kubernetes.md how it works.")]
+pub struct ControllerArgs {
+    /// Where CSI listens, for the sidecars in the same pod; only while this one leads.
+    #[arg(long, env = "BOWLINE_CSI", value_name = "unix://PATH", default_value = "unix:///csi/csi.sock")]
+    pub csi: Endpoint,
+
+    /// Where /healthz, /readyz and /metrics are answered; nowhere if not given.
+    #[arg(long, env = "BOWLINE_HTTP", value_name = "ADDRESS")]
+    pub http: Option<SocketAddr>,
+
+    /// The namespace it is installed in: of its Lease, its Secrets and its pods.
+    #[arg(long, env = "BOWLINE_NAMESPACE", value_name = "NAMESPACE", default_value = "bowline")]
+    pub namespace: String,
+
+    /// The name of its pod, which is its name in the Lease and in events.
+    #[arg(long, env = "BOWLINE_POD_NAME", value_name = "NAME")]
+    pub pod_name: String,
+
+    /// Who serves VolumeAttachments: `builtin`, or `sidecar` for the upstream attacher beside it.
+    #[arg(long, env = "BOWLINE_ATTACHER", value_enum, default_value_t = AttacherKind::Builtin)]
+    pub attacher: AttacherKind,
+
+    /// Delete the pods of a node that was not ready for so long, so that they start elsewhere; never, if not given.
+    #[arg(long, env = "BOWLINE_FENCE_NOT_READY_AFTER", value_name = "TIME")]
+    pub fence_not_ready_after: Option<Span>,
+
+    /// Where the certificates that it shows to agents are kept while it runs.
+    #[arg(long, env = "BOWLINE_TLS", value_name = "DIR", value_parser = absolute_path, default_value = "/tmp/bowline-tls")]
+    pub tls: PathBuf,
+}
+
+/// Who serves VolumeAttachments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AttacherKind {
+    /// This process.
+    Builtin,
+    /// The upstream attacher, over CSI.
+    Sidecar,
+}
+
+/// The lease, asked before every write.
+struct Led(Leadership);
+
+impl Guard for Led {
+    fn may_write(&self) -> Result<(), String> {
+        self.0.may_write()
+    }
+}
+
+/// How far the process has come, for whoever asks whether it is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Another one leads; this one is as ready as it can be.
+    Follows,
+    /// It leads, and reads everything back.
+    Starts,
+    /// It serves.
+    Leads,
+}
+
+/// Serves until it is told to stop, or until another one leads.
+pub(crate) async fn run(args: ControllerArgs) -> Result<()> {
+    let stop = stopped()?;
+    let config = kube::Config::infer().await.context("no way to a Kubernetes API server")?;
+    let client = bowline_store::kube::client(config)?;
+    let registry = Arc::new(Mutex::new(Registry::default()));
+    let stage = watch::Sender::new(Stage::Follows);
+    answer_probes(&args, &registry, &stage, stop.clone()).await?;
+    let settings = LeaseSettings::new(&args.namespace, bowline_api::keys::LEASE, &args.pod_name);
+    tracing::info!(lease = bowline_api::keys::LEASE, namespace = args.namespace, "waiting to lead");
+    let (leadership, mut lost) = tokio::select! {
+        acquired = lease::acquire(client.clone(), settings) => acquired?,
+        () = until(stop.clone()) => return Ok(()),
+    };
+    stage.send_replace(Stage::Starts);
+    tracing::info!(pod = args.pod_name, "leading");
+    let led = lead(&args, client, &leadership, &registry, &stage, stop);
+    tokio::select! {
+        ended = Box::pin(led) => ended?,
+        why = lost.lost() => anyhow::bail!("another controller may lead now ({why}); this one ends"),
+    }
+    leadership.release().await;
+    Ok(())
+}
+
+async fn lead(
+    args: &ControllerArgs,
+    client: Client,
+    leadership: &Leadership,
+    registry: &Arc<Mutex<Registry>>,
+    stage: &watch::Sender<Stage>,
+    stop: watch::Receiver<bool>,
+) -> Result<()> {
+    let tls = credentials(args, &client).await?;
+    let store = Arc::new(KubeStore::new(client.clone(), Arc::new(Led(leadership.clone()))));
+    let known = connect_all(&client, &tls).await?;
+    // Before the catalog is opened: what is attached already has its ticket before anything is compared.
+    adopt::adopt(&client, store.as_ref(), &known, false).await?;
+    let catalog = Catalog::open(Parts {
+        store: Arc::clone(&store) as Arc<dyn Store>,
+        targets: known,
+        nodes: vec![],
+        clock: Arc::new(SystemClock),
+        settings: bowline_engine::Settings::default(),
+        registry: Arc::clone(registry),
+    })
+    .await?;
+    let running = bowline_cluster::run(bowline_cluster::Parts {
+        client: client.clone(),
+        catalog: catalog.clone(),
+        registry: Arc::clone(registry),
+        instance: args.pod_name.clone(),
+        attacher: args.attacher == AttacherKind::Builtin,
+        notes: Some(store),
+        patience: Duration::from_secs(2),
+        fence_not_ready_after: args.fence_not_ready_after.map(|span| span.0),
+    })
+    .await?;
+    let reporter = Reporter { controller: "bowline".to_owned(), instance: Some(args.pod_name.clone()) };
+    let recorder = Recorder::new(client.clone(), reporter);
+    let mut beside = JoinSet::new();
+    beside.spawn(targets::run(targets::Parts {
+        client: client.clone(),
+        namespace: args.namespace.clone(),
+        catalog: catalog.clone(),
+        tls: tls.clone(),
+        recorder: recorder.clone(),
+    }));
+    beside.spawn(wishes::run(client.clone(), catalog.clone(), recorder));
+    beside.spawn(renew(args.clone(), client));
+    let server = Server::bind(&args.csi, Limits::default())
+        .await?
+        .identity(IdentityService::new(catalog.clone()))
+        .controller(ControllerService::new(catalog.clone()))
+        .group_controller(GroupService::new(catalog.clone()));
+    stage.send_replace(Stage::Leads);
+    tracing::info!(csi = %args.csi, "ready");
+    let ended = server.run(until(stop)).await?;
+    tracing::info!(?ended, "no more CSI calls");
+    beside.shutdown().await;
+    drop(running);
+    catalog.close().await;
+    Ok(())
+}
+
+/// What it shows to agents, on disk, where it is read for every connection.
+async fn credentials(args: &ControllerArgs, client: &Client) -> Result<TlsFiles> {
+    let made = certificates::ensure(client, &args.namespace, Timestamp::now()).await?;
+    made.write(&args.tls).with_context(|| format!("writing certificates to {}", args.tls.display()))?;
+    Ok(TlsFiles::new(args.tls.clone()))
+}
+
+/// Certificates are made anew long before they end.
+async fn renew(args: ControllerArgs, client: Client) {
+    loop {
+        tokio::time::sleep(Duration::from_hours(12)).await;
+        if let Err(error) = credentials(&args, &client).await {
+            tracing::warn!(%error, "certificates were not looked at; trying again later");
+        }
+    }
+}
+
+async fn answer_probes(
+    args: &ControllerArgs,
+    registry: &Arc<Mutex<Registry>>,
+    stage: &watch::Sender<Stage>,
+    stop: watch::Receiver<bool>,
+) -> Result<()> {
+    let Some(address) = args.http else { return Ok(()) };
+    let server = ProbeServer::bind(address).await?;
+    if let Some(address) = server.address() {
+        tracing::info!(%address, "HTTP");
+    }
+    let stage = stage.subscribe();
+    let ready = move || match *stage.borrow() {
+        Stage::Follows | Stage::Leads => Ok(()),
+        Stage::Starts => Err("it leads, and is reading everything back".to_owned()),
+    };
+    let probe = Probe { registry: Arc::clone(registry), ready: Arc::new(ready) };
+    tokio::spawn(async move {
+        if let Err(error) = server.run(probe, until(stop)).await {
+            tracing::error!(%error, "the HTTP server ended");
+        }
+    });
+    Ok(())
+}
