@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use crate::agent::{Listen, Segment};
 use crate::config::{Http, Ratio, ShelfAt, TargetKind, absolute_path};
+use crate::controller::ControllerArgs;
 use crate::kubelet::KubeletArgs;
 use crate::size::Size;
 use crate::span::Span;
@@ -78,6 +79,8 @@ pub enum Command {
     Up(UpArgs),
     /// Runs a node: beside a kubelet, or a second one on the machine of a `bowline up`.
     Node(NodeArgs),
+    /// Runs a controller in Kubernetes; of several, one leads.
+    Controller(ControllerArgs),
     /// Serves a directory of volumes on this machine to a controller elsewhere.
     Target(TargetArgs),
     /// Makes, lists, shows, grows, changes and deletes volumes.

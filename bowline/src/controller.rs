@@ -148,7 +148,7 @@ async fn lead(
         attacher: args.attacher == AttacherKind::Builtin,
         notes: Some(store),
         patience: Duration::from_secs(2),
-        fence_not_ready_after: args.fence_not_ready_after.map(|span| span.0),
+        fence_not_ready_after: args.fence_not_ready_after.map(|span| Duration::from_secs(span.0.into())),
     })
     .await?;
     let reporter = Reporter { controller: "bowline".to_owned(), instance: Some(args.pod_name.clone()) };

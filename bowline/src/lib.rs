@@ -13,6 +13,7 @@ pub mod config;
 pub mod failure;
 mod health;
 mod identity;
+pub mod controller;
 pub mod kubelet;
 pub mod log;
 mod node;
@@ -66,6 +67,10 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
             let kubelet = args.kubelet.clone();
             let config = config::Config::load_node(&cli.data, args)?;
             node::run(config, kubelet).await.map_err(|error| Failure::failed(format!("{error:#}")))
+        }
+        Command::Controller(args) => {
+            log::init();
+            controller::run(args).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
         Command::Target(args) => {
             log::init();

@@ -51,15 +51,27 @@ impl Condition {
         before: Option<&Condition>,
         now: Timestamp,
     ) -> Condition {
-        let status = if verdict.is_satisfied() { Truth::True } else { Truth::False };
+        let said = (verdict.reason(), verdict.sentence(ticket));
+        Self::new(Self::SATISFIED, verdict.is_satisfied(), said, before, now)
+    }
+
+    /// That something is so, or is not: with a reason in a word and a sentence. `before` as in [`Condition::of_verdict`].
+    pub fn new(
+        kind: &str,
+        holds: bool,
+        (reason, message): (&str, String),
+        before: Option<&Condition>,
+        now: Timestamp,
+    ) -> Condition {
+        let status = if holds { Truth::True } else { Truth::False };
         let kept = before
             .filter(|known| known.status == status)
             .and_then(|known| known.last_transition_time.clone());
         Condition {
-            kind: Self::SATISFIED.to_owned(),
+            kind: kind.to_owned(),
             status,
-            reason: verdict.reason().to_owned(),
-            message: verdict.sentence(ticket),
+            reason: reason.to_owned(),
+            message,
             last_transition_time: Some(kept.unwrap_or_else(|| format!("{now:.0}"))),
         }
     }

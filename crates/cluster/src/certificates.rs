@@ -16,6 +16,8 @@ use rcgen::{
     KeyPair, KeyUsagePurpose,
 };
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
 
 /// What a controller's certificate is for.
 pub const CONTROLLER: &str = "controller.bowline.storage";
@@ -201,6 +203,21 @@ impl Authority {
 }
 
 impl Credentials {
+    /// Writes `ca.crt`, `tls.crt` and `tls.key` into a directory that only this user can look into. Each is replaced as a
+    /// whole, the key first: whoever reads in between finds a pair that does not fit, and uses the one before.
+    pub fn write(&self, directory: &Path) -> std::io::Result<()> {
+        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        for (name, text) in [("tls.key", &self.key), ("ca.crt", &self.authority), ("tls.crt", &self.certificate)] {
+            let fresh = directory.join(format!("{name}.new"));
+            let mut file =
+                std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+            file.write_all(text.as_bytes())?;
+            std::fs::rename(&fresh, directory.join(name))?;
+        }
+        Ok(())
+    }
+
     fn secret(&self, name: &'static str, authority: Option<&Authority>, now: Timestamp) -> (&'static str, Secret) {
         let mut data = BTreeMap::from([
             ("ca.crt", &self.authority),

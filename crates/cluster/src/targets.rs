@@ -14,7 +14,7 @@ use bowline_target::Provision;
 use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::runtime::events::{Event, EventType, Recorder};
 use kube::runtime::{Controller, watcher};
@@ -31,6 +31,8 @@ const PORT: &str = "agent";
 const MANAGER: &str = "bowline-controller";
 /// How often what is known of a target is looked at again.
 const LOOK: Duration = Duration::from_secs(30);
+/// How long an agent may take to say who it is before the start goes on without it.
+const FIRST: Duration = Duration::from_secs(5);
 /// When a connection that did not come about is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -85,6 +87,25 @@ pub async fn run(parts: Parts) {
         .run(keep, |_, _, _| Action::requeue(AGAIN), context)
         .for_each(|_| std::future::ready(()));
     futures::future::join(pods, targets).await;
+}
+
+/// Connects every target that has an object and whose agent answers; the others are connected by [`run`] when they do.
+pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Vec<Arc<dyn Provision>>, kube::Error> {
+    let objects = Api::<Target>::all(client.clone()).list(&ListParams::default()).await?;
+    let connect = async |object: &Target| {
+        let id = id(object).ok()?;
+        let place = Place::Tls { address: object.spec.address.clone(), files: tls.clone() };
+        let settings = ClientSettings { short: FIRST, ..ClientSettings::default() };
+        match AgentClient::connect(place, Some(&id), settings).await {
+            Ok(agent) => Some(Arc::new(agent) as Arc<dyn Provision>),
+            Err(error) => {
+                tracing::warn!(target = %id, %error, "not connected yet");
+                None
+            }
+        }
+    };
+    let agents = futures::future::join_all(objects.iter().map(connect)).await;
+    Ok(agents.into_iter().flatten().collect())
 }
 
 /// The target that a node's own agent serves.
@@ -152,7 +173,10 @@ impl Context {
                 let place = Place::Tls { address: address.clone(), files: self.parts.tls.clone() };
                 let agent = Arc::new(AgentClient::connect(place, Some(&id), ClientSettings::default()).await?);
                 tracing::info!(target = %id, %address, "connected");
-                self.parts.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await;
+                // What did not work now is tried again by itself.
+                if let Err(error) = self.parts.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await {
+                    tracing::warn!(target = %id, %error, "not compared with the ledgers yet");
+                }
                 let mut connected = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
                 connected.insert(id, (address, Arc::clone(&agent)));
                 agent
@@ -169,20 +193,22 @@ impl Context {
         };
         let before = target.status.clone().unwrap_or_default();
         let shown = |bytes: fn(&bowline_target::Capacity) -> u64, before: &str| {
-            capacity.as_ref().map_or_else(|| before.to_owned(), |one| bowline_api::size_for_people(bytes(one)))
+            capacity.as_ref().map_or_else(|| before.to_owned(), |one| bowline_api::size_of(bytes(one)))
         };
         let status = TargetStatus {
             capacity: shown(|one| one.total, &before.capacity),
             free: shown(|one| one.available, &before.free),
             version: agent.version().to_owned(),
-            conditions: Condition::update(
-                &before.conditions,
+            conditions: vec![Condition::new(
                 TargetStatus::REACHABLE,
                 answers.is_ok(),
-                if answers.is_ok() { "Answers" } else { "Silent" },
-                &answers.err().unwrap_or_else(|| "Its agent answers.".to_owned()),
+                match answers {
+                    Ok(()) => ("Answers", "Its agent answers.".to_owned()),
+                    Err(error) => ("Silent", error),
+                },
+                before.conditions.iter().find(|one| one.kind == TargetStatus::REACHABLE),
                 Timestamp::now(),
-            ),
+            )],
             ..before.clone()
         };
         if status == before {

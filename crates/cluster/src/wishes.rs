@@ -12,9 +12,9 @@
 //! volume that somebody has is not deleted. A ticket is withdrawn only when the object itself, read just now, does not have it.
 
 use bowline_api::{Snapshot, Volume, VolumeAttachment};
-use bowline_controller::{Catalog, NewVolume, Settings, Source, Use};
-use bowline_core::{MigrationTimeout, Owner, Slot, SnapshotId, TicketId, Timestamp, VolumeId};
-use bowline_csi::Name;
+use bowline_controller::{Catalog, NewVolume, Source, Use};
+use bowline_core::{Owner, Slot, SnapshotId, TargetId, TicketId, Timestamp, VolumeId};
+use bowline_csi::{Name, TopologyRequirement};
 use bowline_engine::{Patience, Withdrawal};
 use futures::StreamExt;
 use kube::runtime::controller::Action;
@@ -181,7 +181,7 @@ fn placed(object: &str, name: &str) -> Result<Name, WishFailure> {
         let error = format!("an object for {name:?} must be named {}", place.as_str());
         return Err(field("metadata.name", error));
     }
-    name.parse::<Name>().map_err(|error| field("spec.name", error))
+    Name::new("spec.name", name).map_err(refused)
 }
 
 /// Whether Bowline itself made the object, for somebody who asked it to: it comes with the finalizer, and its record follows.
@@ -211,26 +211,15 @@ fn volume(object: &Volume) -> Result<Wish, WishFailure> {
     Ok(Wish::Nothing)
 }
 
-fn settings(wanted: &bowline_api::VolumeSettings) -> Result<Settings, WishFailure> {
-    let migratable = wanted
-        .migratable
-        .map(|seconds| {
-            let seconds = u32::try_from(seconds).map_err(|error| field("spec.settings.migratable", error))?;
-            MigrationTimeout::new(seconds).map_err(|error| field("spec.settings.migratable", error))
-        })
-        .transpose()?;
-    Ok(Settings { migratable, deletion_protection: wanted.deletion_protection, discard: wanted.discard })
+/// The catalog's form of what has the same form in an object.
+fn same<T: serde::de::DeserializeOwned>(name: &str, value: &impl serde::Serialize) -> Result<T, WishFailure> {
+    let value = serde_json::to_value(value).map_err(|error| field(name, error))?;
+    serde_json::from_value(value).map_err(|error| field(name, error))
 }
 
 fn new_volume(object: &Volume) -> Result<NewVolume, WishFailure> {
     let spec = &object.spec;
-    let uses = spec.uses.iter().map(|wanted| {
-        Ok(Use {
-            access: wanted.access.parse().map_err(|error| field("spec.uses[].access", error))?,
-            content: wanted.content.parse().map_err(|error| field("spec.uses[].content", error))?,
-        })
-    });
-    let uses: Vec<Use> = uses.collect::<Result<_, WishFailure>>()?;
+    let uses: Vec<Use> = same("spec.uses", &spec.uses)?;
     let default = || Use {
         access: bowline_core::AccessMode::SingleNodeWriter,
         content: bowline_core::Content::Filesystem,
@@ -249,7 +238,9 @@ fn new_volume(object: &Volume) -> Result<NewVolume, WishFailure> {
         fs: spec.fs.as_deref().map(str::parse).transpose().map_err(|error| field("spec.fs", error))?,
         uses: if uses.is_empty() { vec![default()] } else { uses },
         source: source.transpose()?,
-        settings: settings(&spec.settings)?,
+        settings: same("spec.settings", &spec.settings)?,
+        target: spec.target.as_deref().map(TargetId::new).transpose().map_err(|error| field("spec.target", error))?,
+        place: TopologyRequirement::default(),
     })
 }
 

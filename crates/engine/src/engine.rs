@@ -294,6 +294,8 @@ impl Engine {
     /// Follows the volumes of which a target has just refused to let a node in: something may be wrong with them.
     pub fn refusals(&self) -> broadcast::Receiver<VolumeId> {
         self.shared.refusals.subscribe()
+    }
+
     /// Follows every change of every volume, for those who have an interest in many of them: one channel instead of one per
     /// volume. Whoever lags behind is told so, and must look at what it is interested in.
     pub fn changes(&self) -> broadcast::Receiver<Arc<View>> {
