@@ -255,7 +255,11 @@ impl Gauges {
         let capacity = Family::default();
         let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
         let registry = registry.sub_registry_with_prefix("bowline_target");
-        registry.register("capacity_bytes", "Room in the directory, when it was last measured", capacity.clone());
+        registry.register(
+            "capacity_bytes",
+            "Room in the directory, when it was last measured",
+            capacity.clone(),
+        );
         Self { capacity }
     }
 
@@ -289,7 +293,8 @@ mod tests {
 
     fn load(typed: &[&str]) -> Result<TargetConfig, String> {
         let base = ["bowline", "target", "--id", "file-a", "--directory", "/v", "--host-name", "worker-1"];
-        let cli = crate::args::Cli::try_parse_from([&base, typed].concat()).map_err(|error| error.to_string())?;
+        let cli =
+            crate::args::Cli::try_parse_from([&base, typed].concat()).map_err(|error| error.to_string())?;
         let crate::args::Command::Target(args) = cli.command else { panic!("not target") };
         TargetConfig::load(args).map_err(|error| error.to_string())
     }

@@ -75,7 +75,9 @@ fn mode(field: &'static str, mode: Option<wire::Mode>) -> Parsed<Mode> {
         wire::Share::Readers => Share::Readers,
         wire::Share::OneWriter => Share::OneWriter,
         wire::Share::Writers => Share::Writers,
-        wire::Share::Unspecified => return Err(Bad::Value { field, must: "must say with whom it is shared" }),
+        wire::Share::Unspecified => {
+            return Err(Bad::Value { field, must: "must say with whom it is shared" });
+        }
     };
     Ok(Mode { write: mode.write, frontend: mode.frontend, share })
 }
@@ -364,8 +366,8 @@ mod tests {
             assert!(error.starts_with(told), "{error}");
         }
         let source = Some(wire::Source { of: None });
-        let error =
-            order(wire::CreateVolumeRequest { volume: "v".into(), source, ..Default::default() }).unwrap_err();
+        let error = order(wire::CreateVolumeRequest { volume: "v".into(), source, ..Default::default() })
+            .unwrap_err();
         assert_eq!(error.to_string(), "source.of is required");
         let error = ItemsAfter::try_from(wire::ListItemsRequest { after: None, limit: 0 }).unwrap_err();
         assert_eq!(error.to_string(), "limit must be above 0");

@@ -42,7 +42,9 @@ impl Service {
         let ours: &TargetId = self.target.id();
         match named {
             Some(named) if named == ours.as_str() => Ok(request.into_inner()),
-            Some(_) => Err(Status::failed_precondition(format!("this is target {ours}, and another is meant"))),
+            Some(_) => {
+                Err(Status::failed_precondition(format!("this is target {ours}, and another is meant")))
+            }
             None => Err(Status::invalid_argument(format!("metadata {TARGET_KEY} is required"))),
         }
     }
