@@ -176,14 +176,14 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     tokio::spawn(measure(Arc::clone(&target) as _, Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
     let server = AgentServer::new(target, "file", env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
-    progress.send_replace(Ok(()));
+    let _ = progress.send_replace(Ok(()));
     if let Err(error) = notify::notify(State::Ready) {
         tracing::warn!(%error, "nobody could be told that it is ready");
     }
     tracing::info!(target = %config.id, directory = %config.directory.display(), listen = %config.listen, "ready");
     let ending = async {
         until(stop).await;
-        progress.send_replace(Err("it is stopping".to_owned()));
+        let _ = progress.send_replace(Err("it is stopping".to_owned()));
         drop(socket);
     };
     server.run(listener, ending).await?;
@@ -235,7 +235,7 @@ async fn wait_for(files: &TlsFiles, progress: &watch::Sender<Result<(), String>>
         if looks % REMIND == 0 {
             tracing::warn!(%error, "waiting for the certificates");
         }
-        progress.send_replace(Err(format!("waiting for the certificates: {error}")));
+        let _ = progress.send_replace(Err(format!("waiting for the certificates: {error}")));
         looks += 1;
         tokio::time::sleep(LOOK).await;
     }

@@ -2,7 +2,8 @@
 #![no_main]
 
 use bowline_target::agent::{
-    Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, order, revocation, to_grant, wire,
+    Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, order, revocation, to_grant,
+    wire,
 };
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
