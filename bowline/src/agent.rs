@@ -176,14 +176,14 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     tokio::spawn(measure(Arc::clone(&target) as _, Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
     let server = AgentServer::new(target, "file", env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
-    progress.send_replace(Ok(()));
+    let _ = progress.send_replace(Ok(()));
     if let Err(error) = notify::notify(State::Ready) {
         tracing::warn!(%error, "nobody could be told that it is ready");
     }
     tracing::info!(target = %config.id, directory = %config.directory.display(), listen = %config.listen, "ready");
     let ending = async {
         until(stop).await;
-        progress.send_replace(Err("it is stopping".to_owned()));
+        let _ = progress.send_replace(Err("it is stopping".to_owned()));
         drop(socket);
     };
     server.run(listener, ending).await?;
@@ -235,7 +235,7 @@ async fn wait_for(files: &TlsFiles, progress: &watch::Sender<Result<(), String>>
         if looks % REMIND == 0 {
             tracing::warn!(%error, "waiting for the certificates");
         }
-        progress.send_replace(Err(format!("waiting for the certificates: {error}")));
+        let _ = progress.send_replace(Err(format!("waiting for the certificates: {error}")));
         looks += 1;
         tokio::time::sleep(LOOK).await;
     }
@@ -255,7 +255,11 @@ impl Gauges {
         let capacity = Family::default();
         let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
         let registry = registry.sub_registry_with_prefix("bowline_target");
-        registry.register("capacity_bytes", "Room in the directory, when it was last measured", capacity.clone());
+        registry.register(
+            "capacity_bytes",
+            "Room in the directory, when it was last measured",
+            capacity.clone(),
+        );
         Self { capacity }
     }
 
@@ -289,7 +293,8 @@ mod tests {
 
     fn load(typed: &[&str]) -> Result<TargetConfig, String> {
         let base = ["bowline", "target", "--id", "file-a", "--directory", "/v", "--host-name", "worker-1"];
-        let cli = crate::args::Cli::try_parse_from([&base, typed].concat()).map_err(|error| error.to_string())?;
+        let cli =
+            crate::args::Cli::try_parse_from([&base, typed].concat()).map_err(|error| error.to_string())?;
         let crate::args::Command::Target(args) = cli.command else { panic!("not target") };
         TargetConfig::load(args).map_err(|error| error.to_string())
     }

@@ -81,7 +81,8 @@ impl Config {
         let shelves = args.shelf.clone();
         for (index, shelf) in shelves.iter().enumerate() {
             if shelves.iter().take(index).any(|other| other.target == shelf.target) {
-                let error = format!("target {} has two directories; give --shelf once for each", shelf.target);
+                let error =
+                    format!("target {} has two directories; give --shelf once for each", shelf.target);
                 return Err(ConfigError::Place { path: shelf.directory.clone(), error });
             }
         }
@@ -400,7 +401,8 @@ path-root = "/var/lib/kubelet"
             Config::load_node(&cli.data, args).map_err(|error| error.to_string())
         };
         let config = node(&["--shelf", "file-a=/a", "--shelf", "file-b=/b"]).unwrap();
-        let shelves: Vec<_> = config.shelves.iter().map(|shelf| (shelf.target.as_str(), &shelf.directory)).collect();
+        let shelves: Vec<_> =
+            config.shelves.iter().map(|shelf| (shelf.target.as_str(), &shelf.directory)).collect();
         assert_eq!(shelves, [("file-a", &PathBuf::from("/a")), ("file-b", &PathBuf::from("/b"))]);
         assert_eq!(node(&[]).unwrap().shelves, []);
         for (typed, told) in [

@@ -20,7 +20,9 @@ use crate::up::{TARGET, stopped, this_node, until};
 
 /// The devices of every target on this machine.
 fn devices(config: &Config, host: &Arc<Host>) -> Result<BTreeMap<TargetId, Arc<dyn Devices>>> {
-    let over = |files: Arc<dyn BackingFiles>| Arc::new(FileDevices::new(Arc::clone(host), files)) as Arc<dyn Devices>;
+    let over = |files: Arc<dyn BackingFiles>| {
+        Arc::new(FileDevices::new(Arc::clone(host), files)) as Arc<dyn Devices>
+    };
     if config.shelves.is_empty() {
         let shelf = Shelf::open(&config.data.join("volumes"))
             .with_context(|| format!("is `bowline up` running with --data {}?", config.data.display()))?;

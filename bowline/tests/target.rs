@@ -78,7 +78,8 @@ async fn an_agent_waits_for_its_certificates_serves_and_ends() {
     issue(&path("controller"), &ca, "controller.bowline.storage");
     wait_until("the agent to be ready", || get(http, "/readyz").filter(|answer| answer.contains("200 OK")));
 
-    let address = Place::Tls { address: format!("127.0.0.1:{port}"), files: TlsFiles::new(path("controller")) };
+    let address =
+        Place::Tls { address: format!("127.0.0.1:{port}"), files: TlsFiles::new(path("controller")) };
     let id = TargetId::new("file-a").unwrap();
     let client = AgentClient::connect(address, Some(&id), ClientSettings::default()).await.unwrap();
     assert_eq!((client.id(), client.kind()), (&id, "file"));
@@ -89,7 +90,8 @@ async fn an_agent_waits_for_its_certificates_serves_and_ends() {
     let order = NewVolume { volume: volume.clone(), name: "v".to_owned(), size: 1 << 20, source: None };
     assert_eq!(client.create(&order, &Progress::default()).await, Ok(1 << 20));
     assert!(path("volumes").join("vol-v.data").exists());
-    let counted = || get(http, "/metrics").filter(|text| text.contains("bowline_target_capacity_bytes{of=\"total\"}"));
+    let counted =
+        || get(http, "/metrics").filter(|text| text.contains("bowline_target_capacity_bytes{of=\"total\"}"));
     wait_until("the room to be counted", counted);
     client.delete(&volume).await.unwrap();
 

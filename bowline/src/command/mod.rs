@@ -70,7 +70,9 @@ async fn names(client: &Client, console: &Console, ids: BTreeSet<String>) -> BTr
 pub(crate) async fn run(command: Command, data: &Path, console: &mut Console) -> Result<(), Failure> {
     let client = Client::new(data);
     match command {
-        Command::Up(_) | Command::Node(_) | Command::Target(_) => Err(Failure::failed("this is no command of a user")),
+        Command::Up(_) | Command::Node(_) | Command::Target(_) => {
+            Err(Failure::failed("this is no command of a user"))
+        }
         Command::Volume(command) => volume::run(&client, command, console).await,
         Command::Attach(args) => attach::attach(&client, args, console).await,
         Command::Detach(args) => attach::detach(&client, args, console).await,

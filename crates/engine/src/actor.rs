@@ -1,6 +1,6 @@
 //! One volume while there is something to do for it: drives the [`Executor`] and does what it says.
 
-use bowline_core::{Effect, Epoch, Export, Ledger, Outcome, Ticket, TicketId, VolumeId, decide};
+use bowline_core::{Effect, Ledger, Outcome, Ticket, TicketId, VolumeId, decide};
 use bowline_store::{Key, Revision, StoreError, record};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -27,7 +27,6 @@ pub(crate) enum Message {
     Withdraw { withdrawal: Withdrawal, reply: Reply<Withdrawn> },
     Remove { reply: Reply<()> },
     View { reply: Reply<Arc<View>> },
-    Exports(BTreeMap<Epoch, Export>),
     Poke,
     Stop,
 }
@@ -164,7 +163,6 @@ impl Actor {
                 self.executor.flush();
             }
             Message::View { reply } => self.waiters.viewed(reply),
-            Message::Exports(exports) => self.executor.observe(|seen| seen.exports = Some(exports)),
             Message::Poke => {}
             Message::Stop => {
                 self.stopping = true;
@@ -256,13 +254,12 @@ impl Actor {
         if let Some(known) = lock(&self.shared.volumes).get(&self.volume).cloned() {
             self.executor.observe(|seen| (seen.volume, seen.tickets) = (known.facts, known.tickets));
         }
-        // In this order: a target counts as compared only when its list is in the mailbox, and nobody is let in before it
-        // was read there.
+        // In this order: a target counts as compared only when its list lies ready, and nobody is let in before it was read.
         let contact = self.link.contact();
-        while let Ok(message) = self.messages.try_recv() {
-            self.take(message);
-        }
         self.executor.observe(|seen| seen.contact = contact);
+        if let Some(exports) = lock(&self.shared.lists).remove(&self.volume) {
+            self.executor.observe(|seen| seen.exports = Some(exports));
+        }
         let now = self.shared.clock.now();
         let (turn, waiting) = {
             // One lock from the look at the nodes' room to the taking of it; nothing here waits.
@@ -480,7 +477,7 @@ async fn refuse_all(
             Message::Withdraw { reply, .. } => drop(reply.send(Err(refusal()))),
             Message::Remove { reply } => drop(reply.send(Err(refusal()))),
             Message::View { reply } => drop(reply.send(Err(refusal()))),
-            Message::Exports(_) | Message::Poke | Message::Stop => {}
+            Message::Poke | Message::Stop => {}
         }
     }
 }

@@ -124,6 +124,8 @@ pub(crate) struct Shared {
     pub(crate) notices: broadcast::Sender<(VolumeId, Notice)>,
     pub(crate) refusals: broadcast::Sender<VolumeId>,
     pub(crate) changes: broadcast::Sender<Arc<View>>,
+    /// What targets said of volumes whose actors have not read it yet. Not in the mailbox, where a wish would come first.
+    pub(crate) lists: Mutex<HashMap<VolumeId, BTreeMap<Epoch, Export>>>,
     /// Where its tasks run: an observation may come from any thread.
     runtime: tokio::runtime::Handle,
 }
@@ -178,6 +180,7 @@ impl Engine {
             notices,
             refusals,
             changes,
+            lists: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
         };
         Self { shared: Arc::new(shared) }
@@ -466,7 +469,9 @@ impl Shared {
 
     /// Hands the target's list to a volume.
     pub(crate) fn tell_exports(self: &Arc<Self>, volume: &VolumeId, exports: BTreeMap<Epoch, Export>) {
-        if let Err(error) = self.send(volume, Message::Exports(exports)) {
+        lock(&self.lists).insert(volume.clone(), exports);
+        if let Err(error) = self.send(volume, Message::Poke) {
+            lock(&self.lists).remove(volume);
             tracing::warn!(%volume, %error, "the target's list was not compared");
         }
     }

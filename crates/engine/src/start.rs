@@ -88,7 +88,7 @@ pub async fn start(parts: Parts) -> Result<Engine, StartError> {
     for volume in &busy {
         wake_volume(shared, &listings, volume);
     }
-    // Not earlier: an actor that believes its target compared must find the list in its mailbox.
+    // Not earlier: an actor that believes its target compared must find the list ready.
     for (link, target) in asked {
         link.compared(&target);
     }
@@ -245,7 +245,7 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
     for volume in &busy {
         wake_volume(shared, &listings, volume);
     }
-    // Not earlier: an actor that believes its target compared must find the list in its mailbox.
+    // Not earlier: an actor that believes its target compared must find the list ready.
     link.compared(&asked);
     if is_first {
         // Whoever asked while it was not known whom the target lets in looks again.

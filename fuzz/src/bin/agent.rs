@@ -2,7 +2,8 @@
 #![no_main]
 
 use bowline_target::agent::{
-    Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, order, revocation, to_grant, wire,
+    Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, order, revocation, to_grant,
+    wire,
 };
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -22,8 +23,8 @@ where
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, bytes) = input;
     match kind % 11 {
-        0 => parse(bytes, to_grant),
-        1 => parse(bytes, revocation),
+        0 => parse(bytes, |request| to_grant(&request)),
+        1 => parse(bytes, |request| revocation(&request)),
         2 => parse(bytes, order),
         3 => parse(bytes, ExportsAfter::try_from),
         4 => parse(bytes, ItemsAfter::try_from),

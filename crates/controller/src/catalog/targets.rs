@@ -69,9 +69,8 @@ impl Inner {
         if let Some(what) = what {
             return Err(TargetError::InUse { target: target.clone(), what });
         }
-        self.engine.remove_target(target).map_err(|error| TargetError::Unreadable {
-            target: target.clone(),
-            error: error.to_string(),
-        })
+        self.engine
+            .remove_target(target)
+            .map_err(|error| TargetError::Unreadable { target: target.clone(), error: error.to_string() })
     }
 }

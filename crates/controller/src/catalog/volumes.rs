@@ -171,7 +171,8 @@ impl Inner {
                     format!("volume {:?} is being deleted; ask again when it is gone", volume.name);
                 return Err(Failure::new(Why::Busy, sentence));
             }
-            if let Some(difference) = difference(&volume, order).or_else(|| self.out_of_reach(&volume, order)) {
+            if let Some(difference) = difference(&volume, order).or_else(|| self.out_of_reach(&volume, order))
+            {
                 let sentence = format!("volume {:?} exists and is not like this: {difference}", volume.name);
                 return Err(Failure::new(Why::Different, sentence));
             }

@@ -43,8 +43,7 @@ pub(crate) fn of_class(parameters: &Attributes) -> Result<Class, Failure> {
             class.fs = Some(filesystem("parameters[fsType]", value)?);
         } else if key == TARGET {
             let target = TargetId::new(value);
-            class.target =
-                Some(target.map_err(|error| unsupported(format!("parameters[target]: {error}")))?);
+            class.target = Some(target.map_err(|error| unsupported(format!("parameters[target]: {error}")))?);
         } else if !set(&mut class.change, "parameters", key, value)? {
             let known = [FS_TYPE, TARGET, MIGRATABLE, DELETION_PROTECTION, DISCARD].join(", ");
             return Err(unsupported(format!("parameters[{}] is not known; known are {known}", shown(key))));

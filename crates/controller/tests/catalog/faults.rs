@@ -34,9 +34,14 @@ async fn a_grant_that_is_refused_for_a_fault_says_so_and_comes_when_it_is_mended
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(120), comes).await.expect("who waits gets it without asking again");
+    tokio::time::timeout(Duration::from_secs(120), comes)
+        .await
+        .expect("who waits gets it without asking again");
     let reasons: Vec<String> = catalog.events(Some(&id), 99).into_iter().map(|event| event.reason).collect();
-    assert!(reasons.contains(&"Faulted".to_owned()) && reasons.contains(&"Repaired".to_owned()), "{reasons:?}");
+    assert!(
+        reasons.contains(&"Faulted".to_owned()) && reasons.contains(&"Repaired".to_owned()),
+        "{reasons:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -49,7 +49,8 @@ fn where_is(volume: &wire::Volume) -> &str {
 
 fn from(name: &str, requisite: &[&str], preferred: &[&str]) -> wire::CreateVolumeRequest {
     let places = |hosts: &[&str]| hosts.iter().map(|host| at(host)).collect();
-    let requirement = wire::TopologyRequirement { requisite: places(requisite), preferred: places(preferred) };
+    let requirement =
+        wire::TopologyRequirement { requisite: places(requisite), preferred: places(preferred) };
     wire::CreateVolumeRequest { accessibility_requirements: Some(requirement), ..new(name) }
 }
 
@@ -101,7 +102,8 @@ async fn a_preferred_target_without_room_or_without_a_voice_is_passed_over() {
     assert_eq!(status.code(), Code::Unavailable, "{}", status.message());
     b.set_silent(false);
     let large = wire::CapacityRange { required_bytes: 50 * BYTES, limit_bytes: 0 };
-    let status = made(&catalog, wire::CreateVolumeRequest { capacity_range: Some(large), ..new("large") }).await;
+    let status =
+        made(&catalog, wire::CreateVolumeRequest { capacity_range: Some(large), ..new("large") }).await;
     let status = status.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{}", status.message());
 }

@@ -75,13 +75,15 @@ fn mode(field: &'static str, mode: Option<wire::Mode>) -> Parsed<Mode> {
         wire::Share::Readers => Share::Readers,
         wire::Share::OneWriter => Share::OneWriter,
         wire::Share::Writers => Share::Writers,
-        wire::Share::Unspecified => return Err(Bad::Value { field, must: "must say with whom it is shared" }),
+        wire::Share::Unspecified => {
+            return Err(Bad::Value { field, must: "must say with whom it is shared" });
+        }
     };
     Ok(Mode { write: mode.write, frontend: mode.frontend, share })
 }
 
 /// Whom to let in.
-pub fn to_grant(request: wire::AllowRequest) -> Parsed<Grant> {
+pub fn to_grant(request: &wire::AllowRequest) -> Parsed<Grant> {
     Ok(Grant {
         volume: volume_id("volume", &request.volume)?,
         node: node_id("node", &request.node)?,
@@ -91,7 +93,7 @@ pub fn to_grant(request: wire::AllowRequest) -> Parsed<Grant> {
 }
 
 /// Whom to shut out.
-pub fn revocation(request: wire::RevokeRequest) -> Parsed<Revocation> {
+pub fn revocation(request: &wire::RevokeRequest) -> Parsed<Revocation> {
     Ok(Revocation {
         volume: volume_id("volume", &request.volume)?,
         node: node_id("node", &request.node)?,
@@ -351,7 +353,7 @@ mod tests {
     fn a_request_that_cannot_be_meant_so_is_refused_by_its_field() {
         let mode = Some(wire::Mode { write: true, frontend: true, share: wire::Share::Nobody.into() });
         let good = wire::AllowRequest { volume: "v".into(), node: "n".into(), epoch: 1, mode };
-        assert!(to_grant(good.clone()).is_ok());
+        assert!(to_grant(&good).is_ok());
         let odd = Some(wire::Mode { share: 77, ..mode.unwrap() });
         for (request, told) in [
             (wire::AllowRequest { volume: String::new(), ..good.clone() }, "volume: volume id is empty"),
@@ -360,12 +362,12 @@ mod tests {
             (wire::AllowRequest { mode: None, ..good.clone() }, "mode is required"),
             (wire::AllowRequest { mode: odd, ..good.clone() }, "mode must say with whom it is shared"),
         ] {
-            let error = to_grant(request).unwrap_err().to_string();
+            let error = to_grant(&request).unwrap_err().to_string();
             assert!(error.starts_with(told), "{error}");
         }
         let source = Some(wire::Source { of: None });
-        let error =
-            order(wire::CreateVolumeRequest { volume: "v".into(), source, ..Default::default() }).unwrap_err();
+        let error = order(wire::CreateVolumeRequest { volume: "v".into(), source, ..Default::default() })
+            .unwrap_err();
         assert_eq!(error.to_string(), "source.of is required");
         let error = ItemsAfter::try_from(wire::ListItemsRequest { after: None, limit: 0 }).unwrap_err();
         assert_eq!(error.to_string(), "limit must be above 0");

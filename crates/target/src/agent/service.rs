@@ -42,7 +42,9 @@ impl Service {
         let ours: &TargetId = self.target.id();
         match named {
             Some(named) if named == ours.as_str() => Ok(request.into_inner()),
-            Some(_) => Err(Status::failed_precondition(format!("this is target {ours}, and another is meant"))),
+            Some(_) => {
+                Err(Status::failed_precondition(format!("this is target {ours}, and another is meant")))
+            }
             None => Err(Status::invalid_argument(format!("metadata {TARGET_KEY} is required"))),
         }
     }
@@ -127,7 +129,7 @@ impl Agent for Service {
 
     async fn allow(&self, request: Request<wire::AllowRequest>) -> Answer<wire::AllowResponse> {
         use wire::allow_response::Answer;
-        let grant = parse::to_grant(self.meant(request)?).map_err(|error| bad(&error))?;
+        let grant = parse::to_grant(&self.meant(request)?).map_err(|error| bad(&error))?;
         let answer = match self.carry(|target| async move { target.allow(&grant).await }).await? {
             Ok(()) => Answer::Allowed(wire::Empty {}),
             Err(error) => Answer::Error(tell::access_error(error)),
@@ -137,7 +139,7 @@ impl Agent for Service {
 
     async fn revoke(&self, request: Request<wire::RevokeRequest>) -> Answer<wire::RevokeResponse> {
         use wire::revoke_response::Answer;
-        let revocation = parse::revocation(self.meant(request)?).map_err(|error| bad(&error))?;
+        let revocation = parse::revocation(&self.meant(request)?).map_err(|error| bad(&error))?;
         let answer = match self.carry(|target| async move { target.revoke(&revocation).await }).await? {
             Ok(proof) => Answer::NeverAgain(proof.highest.number()),
             Err(error) => Answer::Error(tell::access_error(error)),

@@ -59,7 +59,9 @@ async fn only_the_controller_may_ask_and_only_an_agent_may_answer() {
     // It trusts the agent's authority, and shows a certificate of another.
     std::fs::copy(agent.join("ca.crt"), other_ca.join("ca.crt")).unwrap();
     let stranger = ours.issue(place.path(), "stranger", "stranger.bowline.storage");
-    for (files, what) in [(&other_ca, "another authority"), (&stranger, "another name"), (&agent, "an agent's name")] {
+    for (files, what) in
+        [(&other_ca, "another authority"), (&stranger, "another name"), (&agent, "an agent's name")]
+    {
         let refused = try_it(&address, files).await;
         assert!(matches!(refused, Err(ConnectError::Unreachable { .. })), "{what}: {refused:?}");
     }

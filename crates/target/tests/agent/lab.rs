@@ -1,7 +1,9 @@
 //! An agent that can be killed, on a socket or with certificates.
 
 use bowline_core::{Epoch, Mode, NodeId, Share, TargetId, VolumeId};
-use bowline_target::agent::{AgentClient, AgentServer, ClientSettings, ConnectError, Listener, Place, TlsFiles};
+use bowline_target::agent::{
+    AgentClient, AgentServer, ClientSettings, ConnectError, Listener, Place, TlsFiles,
+};
 use bowline_target::{Grant, NewVolume, Revocation, Source};
 use bowline_testkit::SimTarget;
 use std::path::{Path, PathBuf};

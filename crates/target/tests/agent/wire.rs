@@ -1,8 +1,8 @@
 //! Messages that no client of ours sends.
 
 use crate::lab::{Lab, grant, order};
-use bowline_target::agent::wire::agent_client::AgentClient;
 use bowline_target::agent::wire;
+use bowline_target::agent::wire::agent_client::AgentClient;
 use bowline_target::{NewVolume, Progress, Provision, ProvisionError, Target};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -39,7 +39,11 @@ async fn a_bad_request_names_its_field_and_does_nothing() {
     told(nameless, Code::InvalidArgument, "metadata bowline-target is required");
     let other = raw.get_volume(to("other", get("v"))).await.unwrap_err();
     told(other, Code::FailedPrecondition, "this is target sim");
-    told(raw.get_volume(to("sim", get("a/b"))).await.unwrap_err(), Code::InvalidArgument, "volume: volume id");
+    told(
+        raw.get_volume(to("sim", get("a/b"))).await.unwrap_err(),
+        Code::InvalidArgument,
+        "volume: volume id",
+    );
     let allow = wire::AllowRequest { volume: "v".into(), node: "n".into(), epoch: 1, mode: None };
     told(raw.allow(to("sim", allow)).await.unwrap_err(), Code::InvalidArgument, "mode is required");
     assert_eq!(lab.target.open(&crate::lab::volume("v")).len(), 0);
@@ -54,7 +58,8 @@ async fn a_bad_request_names_its_field_and_does_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_too_long_is_refused_and_the_agent_lives() {
     let lab = Lab::new().await;
-    let long = wire::CreateVolumeRequest { volume: "v".into(), name: "n".repeat(5 << 20), ..Default::default() };
+    let long =
+        wire::CreateVolumeRequest { volume: "v".into(), name: "n".repeat(5 << 20), ..Default::default() };
     let status = raw(&lab).await.create_volume(to("sim", long)).await.err().unwrap();
     told(status, Code::OutOfRange, "too large");
     let order = NewVolume { name: "n".repeat(5 << 20), ..order("v", None) };
