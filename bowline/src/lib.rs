@@ -66,7 +66,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
             log::init();
             let kubelet = args.kubelet.clone();
             let config = config::Config::load_node(&cli.data, args)?;
-            node::run(config, kubelet).await.map_err(|error| Failure::failed(format!("{error:#}")))
+            Box::pin(node::run(config, kubelet)).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
         Command::Controller(args) => {
             log::init();

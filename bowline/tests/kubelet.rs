@@ -117,7 +117,7 @@ async fn the_kubelet_registers_the_driver_and_readiness_says_what_it_said() {
     }
     let (status, metrics) = machine.get("/metrics").await;
     assert_eq!(status, 200);
-    assert!(metrics.contains("bowline_node_operation_duration_seconds_count"), "{metrics}");
+    assert!(metrics.contains("bowline_stale_mounts_detected_total"), "{metrics}");
 
     tokio::task::spawn_blocking(|| daemon.stop()).await.unwrap();
     assert!(!machine.registry().exists() && !machine.csi().exists(), "a stop takes the sockets away");

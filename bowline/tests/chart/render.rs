@@ -30,7 +30,7 @@ pub(crate) const CASES: &[(&str, &str)] = &[
     (
         "an image of one's own",
         "image: { repository: example.org/b, pullPolicy: Never }\nimagePullSecrets: [mine]\n\
-         node: { extraArgs: [--max-volumes=7], nodeSelector: { a: b }, podAnnotations: { x: y } }",
+         node: { extraArgs: [--max-volumes=7], nodeSelector: { a: b }, podAnnotations: { example.org/x: text } }",
     ),
 ];
 
