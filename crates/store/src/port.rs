@@ -200,7 +200,8 @@ pub trait Store: Send + Sync + 'static {
         from: Revision,
     ) -> Result<BoxStream<'static, Result<Event, StoreError>>, StoreError>;
 
-    /// Writes the record if it is as `expected`. Durable when it returns `Ok`.
+    /// Writes the record if it is as `expected`. Durable when it returns `Ok`. Writing what is there already may change nothing and
+    /// keep its revision.
     async fn put(&self, key: &Key, value: Vec<u8>, expected: Expected) -> Result<Revision, StoreError>;
 
     /// Deletes the record if it is still as written at `expected`. Durable when it returns `Ok`.

@@ -19,14 +19,14 @@ static LAB: OnceLock<ApiLab> = OnceLock::new();
 static TURN: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
 /// An API server with Bowline's kinds and no objects of them.
-pub struct World {
-    pub lab: &'static ApiLab,
+pub(crate) struct World {
+    pub(crate) lab: &'static ApiLab,
     _turn: OwnedMutexGuard<()>,
 }
 
 /// A guard that tests turn.
 #[derive(Default)]
-pub struct Leads(pub AtomicBool);
+pub(crate) struct Leads(pub(crate) AtomicBool);
 
 impl Guard for Leads {
     fn may_write(&self) -> Result<(), String> {
@@ -34,12 +34,12 @@ impl Guard for Leads {
     }
 }
 
-pub fn definitions() -> std::path::PathBuf {
+pub(crate) fn definitions() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds")
 }
 
 impl World {
-    pub async fn new() -> World {
+    pub(crate) async fn new() -> World {
         let turn = Arc::clone(&TURN).lock_owned().await;
         let lab = LAB.get_or_init(|| {
             let lab = ApiLab::start().expect("an API server can run here");
@@ -62,11 +62,11 @@ impl World {
         }
     }
 
-    pub async fn store(&self) -> Arc<KubeStore> {
+    pub(crate) async fn store(&self) -> Arc<KubeStore> {
         self.store_of(Arc::new(Leads(AtomicBool::new(true)))).await
     }
 
-    pub async fn store_of(&self, guard: Arc<Leads>) -> Arc<KubeStore> {
+    pub(crate) async fn store_of(&self, guard: Arc<Leads>) -> Arc<KubeStore> {
         let config = Kubeconfig::read_from(self.lab.kubeconfig()).unwrap();
         let config =
             kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Applies a manifest as somebody would by hand.
-    pub fn apply(&self, object: &Value) -> Result<String, String> {
+    pub(crate) fn apply(&self, object: &Value) -> Result<String, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), object.to_string()).unwrap();
         self.lab.try_kubectl(&["apply", "-f", file.path().to_str().unwrap()])
@@ -82,7 +82,10 @@ impl World {
 }
 
 /// Looks until there is something to see.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
     let begun = Instant::now();
     loop {
         if let Some(seen) = look().await {
@@ -93,12 +96,12 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
     }
 }
 
-pub fn key(name: &str) -> Key {
+pub(crate) fn key(name: &str) -> Key {
     Key::new(Kind::Ledger, name)
 }
 
 /// A ledger that says `text` in the reason of its one ticket.
-pub fn ledger(text: &[u8]) -> Vec<u8> {
+pub(crate) fn ledger(text: &[u8]) -> Vec<u8> {
     let hex: String = text.iter().map(|byte| format!("{byte:02x}")).collect();
     let ticket = json!({
         "id": "t", "type": "bowline-api", "nodeID": "n", "access": "single-node-writer", "content": "filesystem",
@@ -110,13 +113,13 @@ pub fn ledger(text: &[u8]) -> Vec<u8> {
         .into_bytes()
 }
 
-pub fn text(value: &[u8]) -> Vec<u8> {
+pub(crate) fn text(value: &[u8]) -> Vec<u8> {
     let value: Value = serde_json::from_slice(value).unwrap();
     let hex = value["record"]["tickets"]["t"]["reason"].as_str().unwrap();
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
-pub async fn fixture() -> Fixture {
+pub(crate) async fn fixture() -> Fixture {
     let world = World::new().await;
     let store = Arc::new(AsLedgers(world.store().await));
     Fixture { store, history: usize::MAX, crowd: 8, keep: Box::new(world) }

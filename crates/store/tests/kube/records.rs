@@ -102,7 +102,7 @@ async fn kubectl_answers_the_first_question() {
         let value = json!({ "version": 1, "record": record }).to_string().into_bytes();
         store.put(&Key::new(kind, name), value, Expected::Absent).await.unwrap();
     }
-    let mut seen = world.lab.kubectl(&["get", "bowline", "--no-headers"]);
+    let mut seen = world.lab.kubectl(&["get", "bv,bva,bvs,bvg", "--no-headers"]);
     seen.push_str(&world.lab.kubectl(&["get", "bv", "pvc-1"]));
     for words in
         ["detaching", "n1,n2,n3,n4", "Growing", "Creating", "Deleting", "1Gi", "file-worker-1", "IN USE BY"]
