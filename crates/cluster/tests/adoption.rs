@@ -149,6 +149,8 @@ fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     let mut nowhere = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
     nowhere.stored.clear();
     assert!(adopted(&nowhere).2.unwrap().contains("no target holds it"));
+    nowhere.silent.push("file-c does not answer".to_owned());
+    assert!(adopted(&nowhere).2.unwrap().contains("file-c does not answer"));
     let foreign = Pv { handle: "vol-of-another".to_owned(), ..pv(&["ReadWriteOnce"], &[]) };
     assert!(adopted(&found(foreign, vec![])).2.unwrap().contains("no id that Bowline gives"));
     let lost =
