@@ -58,7 +58,8 @@ fn what_agrees_is_adopted_and_what_does_not_is_listed() {
     let ours = ("csi.bowline.storage/attached-node", "a");
     let earlier = ("csi.rds.srvlab.io/attached-node", "a");
     let (yes, no) = (true, false);
-    let rows: &[(&str, Pv, Vec<VolumeAttachment>, &[&str], Option<&str>)] = &[
+    type Row<'a> = (&'a str, Pv, Vec<VolumeAttachment>, &'a [&'a str], Option<&'a str>);
+    let rows: &[Row<'_>] = &[
         ("not attached", pv(RWO, &[]), vec![], &[], None),
         ("wanted but not attached", pv(RWO, &[]), vec![attachment("a", no)], &[], None),
         ("attached", pv(RWO, &[]), vec![attachment("a", yes)], &["id-a"], None),

@@ -101,7 +101,7 @@ pub fn plan(found: &Found, now: Timestamp) -> Adoption {
             Ok(Source::Named(pv)) => by_name.get(pv).map(|pv| (*pv).clone()).ok_or_else(|| {
                 format!("VolumeAttachment {name} is attached, but its PersistentVolume {pv} is not there; restore it, or delete the VolumeAttachment")
             }),
-            Ok(Source::Inline(pv)) => Ok(pv),
+            Ok(Source::Inline(pv)) => Ok(*pv),
             Err(error) => Err(error.to_string()),
         };
         match pv {

@@ -203,7 +203,7 @@ impl Inner {
             next: Next::Rest,
         };
         let pv = match wish::source(object) {
-            Ok(Source::Inline(pv)) => Arc::new(pv),
+            Ok(Source::Inline(pv)) => Arc::new(*pv),
             Ok(Source::Named(pv)) => match self.pv(pv).await? {
                 Some(found) => found,
                 None => {
@@ -293,7 +293,7 @@ impl Inner {
             return Ok(None);
         }
         let pv = match wish::source(object) {
-            Ok(Source::Inline(pv)) => Some(Arc::new(pv)),
+            Ok(Source::Inline(pv)) => Some(Arc::new(*pv)),
             Ok(Source::Named(pv)) => self.pv(pv).await?,
             Err(_) => None,
         };
