@@ -14,6 +14,8 @@
 //!
 //! `deploy/crds` has the definitions for the API server; a test keeps them current.
 
+#![allow(unreachable_pub, reason = "KubeSchema makes a copy of each type inside a function, with its visibility")]
+
 mod attachment;
 mod condition;
 mod group;

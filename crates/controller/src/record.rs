@@ -106,7 +106,7 @@ pub struct Snapshot {
 
 /// How far a snapshot has come.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", tag = "is", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "is", deny_unknown_fields)]
 pub enum SnapshotState {
     /// Its name is taken. It is not taken by whoever finds it so later: it would not be the moment that was asked for.
     Taking,
@@ -115,6 +115,7 @@ pub enum SnapshotState {
         /// How many bytes a volume made from it needs at least.
         size: u64,
         /// The moment whose bytes it holds.
+        #[serde(alias = "taken_at")]
         taken_at: Timestamp,
     },
     /// It is being removed. Whoever finds it so completes that.

@@ -190,7 +190,7 @@ pub trait Store: Send + Sync + 'static {
     /// else is written meanwhile. A `limit` of 0 counts as 1: an empty page would look like an empty store.
     async fn list(&self, kind: Kind, after: Option<&str>, limit: usize) -> Result<Page, StoreError>;
 
-    /// Every change of `kind` after `from`, in order and once.
+    /// Every change of `kind` after `from`, in order and once. A record may also be shown again, at a later revision, as it was.
     ///
     /// [`StoreError::Compacted`], at once or later in the stream (which then ends), means that changes were
     /// missed: list again and watch from there. The stream also ends when the store is closed.

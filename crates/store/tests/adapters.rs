@@ -10,13 +10,13 @@ const LIMITS: HistoryLimits = HistoryLimits { events: 256, bytes: 8 << 20 };
 
 async fn memory() -> Fixture {
     let store = Arc::new(MemoryStore::with_history(LIMITS));
-    Fixture { store, history: LIMITS.events, keep: Box::new(()) }
+    Fixture { store, history: LIMITS.events, crowd: 64, keep: Box::new(()) }
 }
 
 async fn redb() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(RedbStore::open_with(dir.path(), LIMITS).unwrap());
-    Fixture { store, history: LIMITS.events, keep: Box::new(dir) }
+    Fixture { store, history: LIMITS.events, crowd: 64, keep: Box::new(dir) }
 }
 
 bowline_store::contract!(memory_store, memory);

@@ -118,9 +118,7 @@ impl Api {
         let request = request.map_err(|error| Trouble::Refused(error.to_string()))?;
         let opened = within(self.client.request_events::<Object>(request)).await;
         let events = opened.map_err(|error| classify(error, ""))?;
-        Ok(futures::TryStreamExt::into_stream(events)
-            .map(|event| event.map_err(|error| classify(Failed::Answered(Box::new(error)), "")))
-            .boxed())
+        Ok(events.map(|event| event.map_err(|error| classify(Failed::Answered(Box::new(error)), ""))).boxed())
     }
 
     pub(crate) async fn create(&self, place: &Place, spec: &Value) -> Result<Object, Trouble> {
