@@ -4,6 +4,7 @@ use bowline_api::keys::{ATTACHER_FINALIZER as FINALIZER, NODE_ID};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 pub(crate) fn uid(object: &VolumeAttachment) -> &str {
     object.metadata.uid.as_deref().unwrap_or_default()
@@ -23,6 +24,22 @@ pub(crate) fn node_id(object: &VolumeAttachment) -> Option<&str> {
 
 pub(crate) fn is_attached(object: &VolumeAttachment) -> bool {
     object.status.as_ref().is_some_and(|status| status.attached)
+}
+
+/// Two contexts with the same digest are taken for the same.
+pub(crate) fn digest(context: &BTreeMap<String, String>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    context.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether it says that it is attached with this context, and nothing is missing.
+pub(crate) fn says(object: &VolumeAttachment, context: u64) -> bool {
+    let Some(status) = &object.status else { return false };
+    let clean = status.attach_error.is_none() && status.detach_error.is_none();
+    let marked = has_finalizer(object) && node_id(object).is_some();
+    let told = status.attachment_metadata.as_ref().map(digest);
+    status.attached && clean && marked && told.unwrap_or_else(|| digest(&BTreeMap::new())) == context
 }
 
 /// A patch of the object itself (strategic merge: finalizers are a set there, so others' are left alone).
