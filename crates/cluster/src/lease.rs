@@ -90,17 +90,34 @@ pub struct Leadership {
 struct Held {
     identity: String,
     renew_deadline: Duration,
-    /// When the last successful renewal was sent; `None` once the lease is lost or given back.
-    renewed: Mutex<Option<Instant>>,
+    standing: Mutex<Standing>,
+}
+
+#[derive(Clone, Copy)]
+enum Standing {
+    /// It leads, as far as the last successful renewal, sent then, tells.
+    Renewed(Instant),
+    /// The lease is lost or given back. Nothing comes after this, not even the answer to a renewal that is on its way.
+    Ended,
 }
 
 impl Held {
     fn age(&self) -> Option<Duration> {
-        self.renewed.lock().unwrap_or_else(PoisonError::into_inner).map(|sent| sent.elapsed())
+        match *self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
+            Standing::Renewed(sent) => Some(sent.elapsed()),
+            Standing::Ended => None,
+        }
     }
 
-    fn set(&self, renewed: Option<Instant>) {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
+    fn renewed(&self, sent: Instant) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Standing::Renewed(last) = &mut *standing {
+            *last = sent;
+        }
+    }
+
+    fn end(&self) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Standing::Ended;
     }
 }
 
@@ -122,7 +139,7 @@ impl Leadership {
 
     /// Gives the lease back, so that the next one need not wait for its end. Nothing may be written after this.
     pub async fn release(&self) {
-        self.held.set(None);
+        self.held.end();
         let release = self.release.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (done, given_back) = oneshot::channel();
         if release.is_some_and(|release| release.send(done).is_ok()) {
@@ -189,7 +206,7 @@ pub async fn acquire(client: Client, settings: LeaseSettings) -> Result<(Leaders
     let held = Arc::new(Held {
         identity: settings.identity.clone(),
         renew_deadline: settings.renew_deadline,
-        renewed: Mutex::new(Some(sent)),
+        standing: Mutex::new(Standing::Renewed(sent)),
     });
     let (release, released) = oneshot::channel();
     let (tell, reason) = watch::channel(None);
@@ -310,7 +327,7 @@ async fn renew(
             None => {}
         }
         if let Err(reason) = renew_once(&api, &settings, &mut lease, &held).await {
-            held.set(None);
+            held.end();
             tracing::error!(lease = settings.name, reason, "the lease is lost");
             // Whoever waits for it may have ended already.
             let _ = tell.send(Some(reason));
@@ -342,7 +359,7 @@ async fn renew_once(
     match tokio::time::timeout(left, write).await {
         Ok(Ok(Ok(written))) => {
             *lease = written;
-            held.set(Some(sent));
+            held.renewed(sent);
             Ok(())
         }
         Ok(Ok(Err(found))) => {
@@ -386,11 +403,11 @@ async fn give_back(api: &Api<Lease>, settings: &LeaseSettings, lease: &mut Lease
 mod tests {
     use super::*;
 
-    fn lead(renewed: Option<Instant>) -> Leadership {
+    fn lead(renewed: Instant) -> Leadership {
         let held = Held {
             identity: "a".to_owned(),
             renew_deadline: Duration::from_secs(10),
-            renewed: Mutex::new(renewed),
+            standing: Mutex::new(Standing::Renewed(renewed)),
         };
         Leadership { held: Arc::new(held), release: Arc::default() }
     }
@@ -398,10 +415,17 @@ mod tests {
     #[test]
     fn whoever_was_paused_refuses_by_itself() {
         let now = Instant::now();
-        assert_eq!(lead(Some(now)).may_write(), Ok(()));
-        for renewed in [now.checked_sub(Duration::from_secs(10)), None] {
-            assert!(lead(renewed).may_write().unwrap_err().contains("does not lead any more"));
-        }
+        assert_eq!(lead(now).may_write(), Ok(()));
+        let paused = lead(now.checked_sub(Duration::from_secs(10)).unwrap());
+        assert!(paused.may_write().unwrap_err().contains("does not lead any more"));
+    }
+
+    #[test]
+    fn a_renewal_that_lands_after_the_end_changes_nothing() {
+        let ended = lead(Instant::now());
+        ended.held.end();
+        ended.held.renewed(Instant::now());
+        assert!(ended.may_write().unwrap_err().contains("given back"));
     }
 
     #[test]

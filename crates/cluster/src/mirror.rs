@@ -202,7 +202,9 @@ impl Inner {
         let mut fields = Map::new();
         fields.insert("attachmentTicketStatuses".to_owned(), Value::Object(statuses));
         store.note(&Key::ledger(&view.volume), fields);
-        if waits {
+        if !waits {
+            state.untold.remove(&view.volume);
+        } else {
             state.untold.insert(view.volume.clone());
             drop(state);
             self.news.notify_one();

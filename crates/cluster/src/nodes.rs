@@ -78,8 +78,10 @@ struct Inner {
     api: Api<Node>,
     seen: Mutex<HashMap<String, Seen>>,
     /// Called with the name of every node of which something new is known.
-    changed: Mutex<Vec<Box<dyn Fn(&str) + Send + Sync>>>,
+    changed: Mutex<Vec<Changed>>,
 }
+
+type Changed = Box<dyn Fn(&str) + Send + Sync>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -58,7 +58,8 @@ fn what_agrees_is_adopted_and_what_does_not_is_listed() {
     let ours = ("csi.bowline.storage/attached-node", "a");
     let earlier = ("csi.rds.srvlab.io/attached-node", "a");
     let (yes, no) = (true, false);
-    let rows: &[(&str, Pv, Vec<VolumeAttachment>, &[&str], Option<&str>)] = &[
+    type Row<'a> = (&'a str, Pv, Vec<VolumeAttachment>, &'a [&'a str], Option<&'a str>);
+    let rows: &[Row<'_>] = &[
         ("not attached", pv(RWO, &[]), vec![], &[], None),
         ("wanted but not attached", pv(RWO, &[]), vec![attachment("a", no)], &[], None),
         ("attached", pv(RWO, &[]), vec![attachment("a", yes)], &["id-a"], None),
@@ -149,6 +150,8 @@ fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     let mut nowhere = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
     nowhere.stored.clear();
     assert!(adopted(&nowhere).2.unwrap().contains("no target holds it"));
+    nowhere.silent.push("file-c does not answer".to_owned());
+    assert!(adopted(&nowhere).2.unwrap().contains("file-c does not answer"));
     let foreign = Pv { handle: "vol-of-another".to_owned(), ..pv(&["ReadWriteOnce"], &[]) };
     assert!(adopted(&found(foreign, vec![])).2.unwrap().contains("no id that Bowline gives"));
     let lost =

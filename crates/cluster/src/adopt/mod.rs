@@ -19,13 +19,13 @@ use bowline_api::keys::DRIVER;
 use bowline_controller::Volume;
 use bowline_core::{Ledger, NodeId, Slot, Timestamp, VolumeId};
 use bowline_store::{Expected, Key, Kind, Record, RecordError, Store, StoreError, record};
-use bowline_target::{Provision, ProvisionError};
+use bowline_target::Provision;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -43,12 +43,11 @@ pub enum AdoptError {
     /// A record cannot be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A target that holds volumes does not answer, so it is not known which.
-    #[error("a target cannot be asked which volumes it holds: {0}; start again when it answers")]
-    Target(#[from] ProvisionError),
 }
 
 const PAGE: u32 = 500;
+/// How long a target may take to say whether it holds a volume.
+const ANSWER: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Finds what there is to adopt, and adopts it unless this is only to show the plan. Returns the plan.
 pub async fn adopt(
@@ -98,28 +97,36 @@ pub async fn find(
         }
     })
     .await?;
-    found.stored = stored(&found, targets).await?;
+    ask_targets(&mut found, targets).await;
     Ok(found)
 }
 
-/// Which of the volumes that have no record are on a target.
-async fn stored(
-    found: &Found,
-    targets: &[Arc<dyn Provision>],
-) -> Result<BTreeMap<VolumeId, (bowline_core::TargetId, u64)>, AdoptError> {
+/// Which of the volumes that have no record are on a target. One that does not answer holds up nothing but what it may hold.
+async fn ask_targets(found: &mut Found, targets: &[Arc<dyn Provision>]) {
     let inline = found.attachments.iter().filter_map(|one| one.spec.source.inline_volume_spec.as_ref());
     let handles = found.pvs.iter().map(|pv| pv.handle.clone());
     let handles = handles.chain(inline.filter_map(Pv::of_spec).map(|pv| pv.handle));
     let ids = handles.filter_map(|handle| VolumeId::new(&handle).ok());
-    let mut stored = BTreeMap::new();
-    for id in ids.filter(|id| !found.volumes.contains(id) && Slot::of_id(id.as_str()).is_some()) {
-        for target in targets {
-            if let Some(volume) = target.volume(&id).await? {
-                stored.insert(id.clone(), (target.id().clone(), volume.size));
+    let unknown = |id: &VolumeId| !found.volumes.contains(id) && Slot::of_id(id.as_str()).is_some();
+    let ids: BTreeSet<VolumeId> = ids.filter(unknown).collect();
+    for target in targets {
+        for id in &ids {
+            match tokio::time::timeout(ANSWER, target.volume(id)).await {
+                Ok(Ok(Some(volume))) => {
+                    found.stored.insert(id.clone(), (target.id().clone(), volume.size));
+                }
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => {
+                    found.silent.push(format!("{}: {error}", target.id()));
+                    break;
+                }
+                Err(_) => {
+                    found.silent.push(format!("{} does not answer", target.id()));
+                    break;
+                }
             }
         }
     }
-    Ok(stored)
 }
 
 /// Writes what the plan says. Whatever is there already stays as it is.

@@ -26,6 +26,8 @@ pub struct Found {
     pub node_ids: BTreeMap<String, NodeId>,
     /// The volumes without a record that a target holds, and with how many bytes.
     pub stored: BTreeMap<VolumeId, (TargetId, u64)>,
+    /// Targets that could not be asked, and why: one of them may hold what no other does.
+    pub silent: Vec<String>,
 }
 
 /// What is to be done.
@@ -99,7 +101,7 @@ pub fn plan(found: &Found, now: Timestamp) -> Adoption {
             Ok(Source::Named(pv)) => by_name.get(pv).map(|pv| (*pv).clone()).ok_or_else(|| {
                 format!("VolumeAttachment {name} is attached, but its PersistentVolume {pv} is not there; restore it, or delete the VolumeAttachment")
             }),
-            Ok(Source::Inline(pv)) => Ok(pv),
+            Ok(Source::Inline(pv)) => Ok(*pv),
             Err(error) => Err(error.to_string()),
         };
         match pv {
@@ -150,6 +152,12 @@ fn adopt(found: &Found, pv: &Pv, attached: &[Attached<'_>], now: Timestamp) -> R
 /// The record of a volume that has none.
 fn record(found: &Found, pv: &Pv, id: &VolumeId, now: Timestamp) -> Result<Volume, String> {
     let Some((target, size)) = found.stored.get(id) else {
+        if !found.silent.is_empty() {
+            return Err(format!(
+                "no target that answers holds it ({}); adopt again when all do",
+                found.silent.join("; ")
+            ));
+        }
         return Err(
             "no target holds it; connect the target that does, or delete the PersistentVolume".to_owned()
         );

@@ -41,6 +41,9 @@ pub(crate) struct Entry {
     pub(crate) standing: Option<Standing>,
     /// What the engine has told of it since then.
     pub(crate) heard: Option<Option<Standing>>,
+    /// A digest of the context that the object was told when it was satisfied: while it says so, and nothing is heard, nobody needs to be asked. A
+    /// second wish would make the engine write at once what it may write later.
+    pub(crate) shown: Option<u64>,
     /// The object of this name that is gone: an answer about it that comes late does not bring it back.
     pub(crate) gone: Option<String>,
     /// The kind of the error that was told last: another text of the same kind is no news.
@@ -73,6 +76,11 @@ fn version(object: &VolumeAttachment) -> Option<u64> {
 impl Book {
     pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Entry> {
         self.entries.get_mut(name)
+    }
+
+    /// What was told may not be true any more, of any of them.
+    pub(crate) fn doubt_all(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.shown = None);
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
@@ -183,6 +191,9 @@ impl Book {
             let heard = now(&filed.ticket);
             let differs = heard != entry.standing;
             entry.heard = Some(heard);
+            if differs {
+                entry.shown = None;
+            }
             differs && (!entry.busy || entry.resting)
         };
         names.filter(differs).cloned().collect()

@@ -258,12 +258,16 @@ impl Inner {
         };
         let metadata = object.status.as_ref().and_then(|status| status.attachment_metadata.as_ref());
         let told = metadata.and_then(|all| all.get(bowline_target::context::EPOCH));
-        is_attached(object)
+        let agrees = is_attached(object)
             && !status::is_going(object)
             && status::has_finalizer(object)
             && node_id(object) == Some(filed.node.as_str())
             && filed.uid.as_deref() == Some(status::uid(object))
-            && told.map(String::as_str) == standing.epoch.map(|epoch| epoch.to_string()).as_deref()
+            && told.map(String::as_str) == standing.epoch.map(|epoch| epoch.to_string()).as_deref();
+        if agrees {
+            entry.shown = metadata.map(status::digest);
+        }
+        agrees
     }
 
     fn wake(self: &Arc<Self>, need: &Need) {
@@ -325,7 +329,9 @@ impl Inner {
                     pause(&name, entry.failures - 1, LONGEST)
                 });
                 // What the engine told while somebody was at it, and after that one was answered.
-                entry.dirty |= entry.heard.take().is_some_and(|heard| heard != entry.standing);
+                if entry.heard.take().is_some_and(|heard| heard != entry.standing) {
+                    (entry.dirty, entry.shown) = (true, None);
+                }
                 if rest.is_none() && !entry.dirty {
                     entry.busy = false;
                     book.forget_if_done(name);
@@ -383,7 +389,11 @@ async fn hear_engine(attacher: Weak<Inner>, mut changes: broadcast::Receiver<Arc
             }
             Err(broadcast::error::RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "too much happened at once; every VolumeAttachment is looked at");
-                let names = inner.book().names();
+                let names = {
+                    let mut book = inner.book();
+                    book.doubt_all();
+                    book.names()
+                };
                 for name in names {
                     inner.poke(&name);
                 }

@@ -4,6 +4,7 @@ use bowline_api::keys::{ATTACHER_FINALIZER as FINALIZER, NODE_ID};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 pub(crate) fn uid(object: &VolumeAttachment) -> &str {
     object.metadata.uid.as_deref().unwrap_or_default()
@@ -23,6 +24,22 @@ pub(crate) fn node_id(object: &VolumeAttachment) -> Option<&str> {
 
 pub(crate) fn is_attached(object: &VolumeAttachment) -> bool {
     object.status.as_ref().is_some_and(|status| status.attached)
+}
+
+/// Two contexts with the same digest are taken for the same.
+pub(crate) fn digest(context: &BTreeMap<String, String>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    context.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether it says that it is attached with this context, and nothing is missing.
+pub(crate) fn says(object: &VolumeAttachment, context: u64) -> bool {
+    let Some(status) = &object.status else { return false };
+    let clean = status.attach_error.is_none() && status.detach_error.is_none();
+    let marked = has_finalizer(object) && node_id(object).is_some();
+    let told = status.attachment_metadata.as_ref().map(digest);
+    status.attached && clean && marked && told.unwrap_or_else(|| digest(&BTreeMap::new())) == context
 }
 
 /// A patch of the object itself (strategic merge: finalizers are a set there, so others' are left alone).
@@ -49,7 +66,7 @@ pub(crate) fn attached(object: &VolumeAttachment, context: &BTreeMap<String, Str
         return None;
     }
     let new = json!({"attached": true, "attachmentMetadata": replaced(&known, context), "attachError": null, "detachError": null});
-    Some(of_status(object, new))
+    Some(of_status(object, &new))
 }
 
 /// A patch of the status: detached, and no error. Needed only where others keep the object from going.
@@ -63,7 +80,7 @@ pub(crate) fn detached(object: &VolumeAttachment) -> Option<Value> {
     }
     let new =
         json!({"attached": false, "attachmentMetadata": null, "attachError": null, "detachError": null});
-    Some(of_status(object, new))
+    Some(of_status(object, &new))
 }
 
 /// A patch of the status: not attached, and why. Where the ledger does not say so (`known` is false), what `attached` says stays.
@@ -82,7 +99,7 @@ pub(crate) fn not_attached(
     if !attached {
         new["attachmentMetadata"] = Value::Null;
     }
-    Some(of_status(object, new))
+    Some(of_status(object, &new))
 }
 
 /// A patch of the status: it is still there, and why. What `attached` says stays, since nothing is proven.
@@ -91,10 +108,10 @@ pub(crate) fn not_detached(object: &VolumeAttachment, why: &str, now: jiff::Time
     if message(status.detach_error.as_ref()) == Some(why) {
         return None;
     }
-    Some(of_status(object, json!({"attached": status.attached, "detachError": error(why, now)})))
+    Some(of_status(object, &json!({"attached": status.attached, "detachError": error(why, now)})))
 }
 
-fn of_status(object: &VolumeAttachment, status: Value) -> Value {
+fn of_status(object: &VolumeAttachment, status: &Value) -> Value {
     json!({"metadata": {"uid": uid(object)}, "status": status})
 }
 
@@ -118,7 +135,7 @@ fn replaced(known: &BTreeMap<String, String>, new: &BTreeMap<String, String>) ->
 mod tests {
     use super::*;
 
-    fn object(value: Value) -> VolumeAttachment {
+    fn object(value: &Value) -> VolumeAttachment {
         let mut whole = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "a", "uid": "u"},
             "spec": {"attacher": "bowline.storage", "nodeName": "n", "source": {"persistentVolumeName": "p"}}});
         for (key, part) in value.as_object().unwrap() {
@@ -135,15 +152,15 @@ mod tests {
 
     #[test]
     fn what_is_there_already_is_not_written_again() {
-        let marked = object(json!({"metadata": {"finalizers": [FINALIZER], "annotations": {NODE_ID: "n"}}}));
+        let marked = object(&json!({"metadata": {"finalizers": [FINALIZER], "annotations": {NODE_ID: "n"}}}));
         assert_eq!(mark(&marked, "n"), None);
         assert!(mark(&marked, "other").is_some());
-        assert!(mark(&object(json!({})), "n").is_some());
-        assert_eq!(unmark(&object(json!({}))), None);
-        let there = object(json!({"status": {"attached": true, "attachmentMetadata": {"epoch": "1"}}}));
+        assert!(mark(&object(&json!({})), "n").is_some());
+        assert_eq!(unmark(&object(&json!({}))), None);
+        let there = object(&json!({"status": {"attached": true, "attachmentMetadata": {"epoch": "1"}}}));
         assert_eq!(attached(&there, &context(&[("epoch", "1")])), None);
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let told = object(json!({"status": {"attached": false, "attachError": {"message": "why"}}}));
+        let told = object(&json!({"status": {"attached": false, "attachError": {"message": "why"}}}));
         assert_eq!(not_attached(&told, "why", true, now), None);
         assert!(not_attached(&told, "because", true, now).is_some());
         let status = |known| not_attached(&there, "why", known, now).unwrap()["status"].clone();
@@ -151,7 +168,7 @@ mod tests {
             (status(true)["attached"].clone(), status(false)["attached"].clone()),
             (json!(false), json!(true))
         );
-        let told = object(json!({"status": {"attached": true, "detachError": {"message": "why"}}}));
+        let told = object(&json!({"status": {"attached": true, "detachError": {"message": "why"}}}));
         assert_eq!(not_detached(&told, "why", now), None);
         assert_eq!(not_detached(&told, "x", now).unwrap()["status"]["attached"], true, "nothing is proven");
     }
@@ -159,7 +176,7 @@ mod tests {
     #[test]
     fn an_old_context_goes_and_errors_are_cleared() {
         let there = object(
-            json!({"status": {"attached": true, "attachmentMetadata": {"epoch": "1", "old": "x"}, "attachError": {"message": "e"}}}),
+            &json!({"status": {"attached": true, "attachmentMetadata": {"epoch": "1", "old": "x"}, "attachError": {"message": "e"}}}),
         );
         let patch = attached(&there, &context(&[("epoch", "2")])).unwrap();
         assert_eq!(patch["status"]["attachmentMetadata"], json!({"epoch": "2", "old": null}));
@@ -169,10 +186,10 @@ mod tests {
 
     #[test]
     fn the_last_write_of_a_detach_is_the_only_one() {
-        let alone = object(json!({"metadata": {"finalizers": [FINALIZER]}, "status": {"attached": true}}));
+        let alone = object(&json!({"metadata": {"finalizers": [FINALIZER]}, "status": {"attached": true}}));
         assert_eq!(detached(&alone), None, "the object goes with its finalizer");
         let kept =
-            object(json!({"metadata": {"finalizers": [FINALIZER, "x/y"]}, "status": {"attached": true}}));
+            object(&json!({"metadata": {"finalizers": [FINALIZER, "x/y"]}, "status": {"attached": true}}));
         assert_eq!(detached(&kept).unwrap()["status"]["attached"], false);
         assert_eq!(
             unmark(&kept).unwrap()["metadata"]["$deleteFromPrimitiveList/finalizers"],

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use super::book::{Filed, Need, Standing};
 use super::status::{
-    attached, detached, has_finalizer, is_going, mark, node_id, not_attached, not_detached, uid, unmark,
+    attached, detached, digest, has_finalizer, is_going, mark, node_id, not_attached, not_detached, says,
+    uid, unmark,
 };
 use super::wish::{self, Source};
 use super::{Inner, standing, ticket_id};
@@ -104,6 +105,9 @@ impl Inner {
     }
 
     async fn attach(&self, name: &str, object: &Arc<VolumeAttachment>) -> Result<Next, kube::Error> {
+        if self.is_as_told(name, object) {
+            return Ok(Next::Rest);
+        }
         let wanted = match self.wanted(object).await? {
             Ok(wanted) => wanted,
             Err(refusal) => return self.refuse(name, object, refusal).await,
@@ -146,6 +150,9 @@ impl Inner {
                     self.patch(name, "attached", true, patch).await?;
                 }
                 self.told(name, None);
+                if let Some(entry) = self.book().get_mut(name) {
+                    entry.shown = Some(digest(&context));
+                }
                 return Ok(Next::Rest);
             }
             Some(Ok(Submitted::Waiting(verdict) | Submitted::Refused(verdict))) => {
@@ -203,7 +210,7 @@ impl Inner {
             next: Next::Rest,
         };
         let pv = match wish::source(object) {
-            Ok(Source::Inline(pv)) => Arc::new(pv),
+            Ok(Source::Inline(pv)) => Arc::new(*pv),
             Ok(Source::Named(pv)) => match self.pv(pv).await? {
                 Some(found) => found,
                 None => {
@@ -293,7 +300,7 @@ impl Inner {
             return Ok(None);
         }
         let pv = match wish::source(object) {
-            Ok(Source::Inline(pv)) => Some(Arc::new(pv)),
+            Ok(Source::Inline(pv)) => Some(Arc::new(*pv)),
             Ok(Source::Named(pv)) => self.pv(pv).await?,
             Err(_) => None,
         };
@@ -327,6 +334,13 @@ impl Inner {
         Ok(next)
     }
 
+    /// Whether the object says what it was told when its ticket was satisfied, and nothing was heard since.
+    fn is_as_told(&self, name: &str, object: &VolumeAttachment) -> bool {
+        let mut book = self.book();
+        let shown = book.get_mut(name).filter(|entry| entry.filed.is_some()).and_then(|entry| entry.shown);
+        shown.is_some_and(|shown| says(object, shown))
+    }
+
     fn is_news(&self, name: &str, kind: &'static str) -> bool {
         self.book().get_mut(name).is_none_or(|entry| entry.told != Some(kind))
     }
@@ -340,7 +354,7 @@ impl Inner {
     /// Notes how the ticket stands. What the engine told before is older than this.
     fn stands(&self, name: &str, standing: Option<Standing>) {
         if let Some(entry) = self.book().get_mut(name) {
-            (entry.standing, entry.heard) = (standing, None);
+            (entry.standing, entry.heard, entry.shown) = (standing, None, None);
         }
     }
 

@@ -33,14 +33,16 @@ pub(crate) enum Source<'a> {
     /// In the PersistentVolume of that name.
     Named(&'a str),
     /// In itself.
-    Inline(Pv),
+    Inline(Box<Pv>),
 }
 
 pub(crate) fn source(object: &VolumeAttachment) -> Result<Source<'_>, WishError> {
     let source = &object.spec.source;
     match (&source.persistent_volume_name, &source.inline_volume_spec) {
         (Some(name), _) => Ok(Source::Named(name)),
-        (None, Some(spec)) => Pv::of_spec(spec).map(Source::Inline).ok_or(WishError::OtherDriver),
+        (None, Some(spec)) => {
+            Pv::of_spec(spec).map(Box::new).map(Source::Inline).ok_or(WishError::OtherDriver)
+        }
         (None, None) => Err(WishError::NoVolume),
     }
 }

@@ -242,6 +242,65 @@ async fn a_node_removed_while_nobody_watched_is_fenced_after_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_was_away_and_has_forgotten_is_asked_anew() {
+    let Some(world) = World::new().await else { return };
+    let lab = crate::world::lab().unwrap();
+    let controller = world.start().await;
+    let volume = controller.volume(&world, "away").await;
+    world.attach("va-away", "away", "a").await;
+    world.until_attached("va-away").await;
+    lab.stop_api_server();
+    lab.start_api_server();
+    lab.forget_history();
+    world.delete("va-away").await;
+    world.until_gone("va-away").await;
+    world.attach("va-away-b", "away", "b").await;
+    world.until_attached("va-away-b").await;
+    world.until_open(&volume, &["id-b"]).await;
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_are_all_served() {
+    const MANY: usize = 200;
+    let Some(world) = World::new().await else { return };
+    let controller = world.start().await;
+    for number in 0..MANY {
+        controller.volume(&world, &format!("many-{number}")).await;
+    }
+    let nodes = ["a", "b"];
+    for node in nodes {
+        let limit = json!({"spec": {"drivers": [{"name": DRIVER, "nodeID": format!("id-{node}")}]}});
+        world.api::<CSINode>().delete(node, &DeleteParams::default()).await.unwrap();
+        let csi = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}, "spec": limit["spec"]});
+        world.create::<CSINode>(csi).await;
+    }
+    let began = std::time::Instant::now();
+    let names: Vec<String> = (0..MANY).map(|number| format!("va-many-{number}")).collect();
+    futures::future::join_all((0..MANY).map(|number| {
+        world.attach(&names[number], names[number].trim_start_matches("va-"), nodes[number % 2])
+    }))
+    .await;
+    for name in &names {
+        world.until_attached(name).await;
+    }
+    let attached = began.elapsed();
+    let began = std::time::Instant::now();
+    futures::future::join_all(names.iter().map(|name| world.delete(name))).await;
+    for name in &names {
+        world.until_gone(name).await;
+    }
+    println!(
+        "{MANY} attached in {attached:?}, detached in {:?}; writes {:?}",
+        began.elapsed(),
+        controller.sent()
+    );
+    let many = u64::try_from(MANY).unwrap();
+    assert_eq!(controller.sent(), [many, many, 0, 0, many]);
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_volume_may_be_written_into_its_attachment() {
     let Some(world) = World::new().await else { return };
     let controller = world.start().await;

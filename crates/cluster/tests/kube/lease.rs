@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-use crate::world::{LONG, lab, wait_for};
+use crate::world::{LONG, TURN, lab};
 
 fn settings(name: &str, identity: &str) -> LeaseSettings {
     LeaseSettings {
@@ -21,6 +21,7 @@ fn settings(name: &str, identity: &str) -> LeaseSettings {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_given_back_is_taken_within_a_second() {
     let Some(lab) = lab() else { return };
+    let _turn = TURN.lock().await;
     let client = lab.client().await;
     let (first, _lost) = acquire(client.clone(), settings("handover", "one")).await.unwrap();
     assert_eq!(first.may_write(), Ok(()));
@@ -43,6 +44,7 @@ async fn a_lease_given_back_is_taken_within_a_second() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_taken_by_another_is_lost() {
     let Some(lab) = lab() else { return };
+    let _turn = TURN.lock().await;
     let client = lab.client().await;
     let (one, mut lost) = acquire(client.clone(), settings("stolen", "one")).await.unwrap();
     let api = Api::<Lease>::namespaced(client, "default");
@@ -56,29 +58,40 @@ async fn a_lease_taken_by_another_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_dies_is_followed_when_its_lease_is_over() {
     let Some(lab) = lab() else { return };
+    let _turn = TURN.lock().await;
     let client = lab.client().await;
     let dead = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let kubeconfig = lab.client().await;
-    drop(kubeconfig);
     // Its tasks end with its runtime, as they do with a process.
-    let (held, lost) = std::thread::spawn({
-        move || {
-            let led = dead.block_on(async {
-                let client = crate::world::lab().unwrap().client().await;
-                acquire(client, settings("dead", "one")).await.unwrap()
-            });
-            dead.shutdown_background();
-            led
-        }
-    })
-    .join()
-    .unwrap();
+    let death = std::thread::spawn(move || {
+        let led = dead.block_on(async {
+            let client = lab.client().await;
+            acquire(client, settings("dead", "one")).await.unwrap()
+        });
+        dead.shutdown_background();
+        led
+    });
+    let (held, lost) = death.join().unwrap();
     let began = Instant::now();
     let (second, _lost) =
         tokio::time::timeout(LONG, acquire(client, settings("dead", "two"))).await.unwrap().unwrap();
     assert!(began.elapsed() >= Duration::from_secs(5), "it was taken while it was another's");
     assert_eq!(second.may_write(), Ok(()));
     assert!(held.may_write().is_err(), "the one that was cut off refuses by itself");
-    wait_for("nothing", async || Some(())).await;
     drop(lost);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_cannot_renew_stops_before_another_may_lead() {
+    let Some(lab) = lab() else { return };
+    let _turn = TURN.lock().await;
+    let client = lab.client().await;
+    let (one, mut lost) = acquire(client, settings("frozen", "one")).await.unwrap();
+    let began = Instant::now();
+    lab.freeze_api_server(true);
+    let reason = tokio::time::timeout(LONG, lost.lost()).await;
+    let (took, refused) = (began.elapsed(), one.may_write());
+    lab.freeze_api_server(false);
+    assert!(reason.is_ok(), "the lease is still held after {took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?} is longer than others wait");
+    assert!(refused.is_err());
 }

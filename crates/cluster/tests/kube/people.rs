@@ -1,21 +1,28 @@
 //! What is only for people, adoption against a real API server, and silent nodes.
 
 use bowline_cluster::adopt::adopt;
+use bowline_cluster::lease::{LeaseSettings, acquire};
 use bowline_cluster::{Parts, Running, run};
 use bowline_controller::Volume;
 use bowline_core::Phase;
-use bowline_store::MemoryStore;
+use bowline_store::{KubeStore, MemoryStore};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::world::{World, parse, pv, wait_for};
 
-async fn running(world: &World, fence: Option<Duration>) -> (bowline_controller::Catalog, Running) {
+async fn running(
+    world: &World,
+    fence: Option<Duration>,
+    notes: Option<Arc<KubeStore>>,
+) -> (bowline_controller::Catalog, Running) {
     let (catalog, registry) = world.catalog().await;
     let parts = Parts {
         client: world.client.clone(),
@@ -23,7 +30,7 @@ async fn running(world: &World, fence: Option<Duration>) -> (bowline_controller:
         registry,
         instance: "test".to_owned(),
         attacher: true,
-        notes: None,
+        notes,
         patience: Duration::from_secs(1),
         fence_not_ready_after: fence,
     };
@@ -44,7 +51,7 @@ async fn annotation(world: &World, pv: &str, key: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_persistent_volume_says_where_it_is_and_the_claim_says_why_not() {
     let Some(world) = World::new().await else { return };
-    let (catalog, running) = running(&world, None).await;
+    let (catalog, running) = running(&world, None, None).await;
     let _volume = volume(&world, &catalog, "shown").await;
     world.attach("va-shown", "shown", "a").await;
     world.until_attached("va-shown").await;
@@ -137,7 +144,7 @@ async fn the_pods_of_a_silent_node_are_taken_from_it_if_all_they_keep_is_ours() 
     let accounts = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "default"}});
     let api = Api::<k8s_openapi::api::core::v1::ServiceAccount>::namespaced(world.client.clone(), "default");
     let _ = api.create(&PostParams::default(), &parse(accounts)).await;
-    let (catalog, _running) = running(&world, Some(Duration::from_secs(1))).await;
+    let (catalog, _running) = running(&world, Some(Duration::from_secs(1)), None).await;
     let volume = volume(&world, &catalog, "fenced").await;
     put(
         &world,
@@ -157,4 +164,93 @@ async fn the_pods_of_a_silent_node_are_taken_from_it_if_all_they_keep_is_ours() 
     assert_eq!(world.target.open(&volume.id), []);
     assert!(pods.get_opt("other").await.unwrap().is_some(), "it keeps something that is not ours");
     let _ = pods.delete("other", &DeleteParams::default().grace_period(0)).await;
+}
+
+/// The writes that the API server has served for attachments, theirs and ours, and for PersistentVolumes.
+async fn served(world: &World) -> BTreeMap<String, u64> {
+    let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+    let metrics = world.client.request_text(request).await.unwrap();
+    let writes = metrics.lines().filter(|line| line.starts_with("apiserver_request_total{"));
+    let writes = writes.filter(|line| {
+        ["POST", "PUT", "PATCH"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
+    });
+    let writes = writes.filter(|line| {
+        ["volumeattachments", "persistentvolumes"]
+            .iter()
+            .any(|kind| line.contains(&format!("resource=\"{kind}\"")))
+    });
+    let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64;
+    writes.map(|line| (line.split('}').next().unwrap().to_owned(), count(line))).collect()
+}
+
+/// Attaches until it was quick enough not to be counted together with what is written later; tells how many writes that took.
+async fn attach_within_a_second(world: &World) -> u64 {
+    for _ in 0..10 {
+        let before = served(world).await;
+        let began = Instant::now();
+        world.attach("va-recorded", "recorded", "a").await;
+        world.until_attached("va-recorded").await;
+        let mut after = served(world).await;
+        after.retain(|write, count| {
+            *count -= before.get(write).copied().unwrap_or_default();
+            *count > 0
+        });
+        if began.elapsed() < Duration::from_millis(800) {
+            println!("{after:#?}");
+            // Without the test's own.
+            return after.values().sum::<u64>() - 1;
+        }
+        world.delete("va-recorded").await;
+        world.until_gone("va-recorded").await;
+    }
+    panic!("the machine is too slow to tell writes apart");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_its_records_in_kubernetes_an_attach_costs_three_writes_and_every_verdict_is_shown() {
+    let Some(mut world) = World::new().await else { return };
+    let definitions = Api::<CustomResourceDefinition>::all(world.client.clone());
+    for definition in bowline_api::definitions() {
+        let _ = definitions.create(&PostParams::default(), &definition).await;
+        let name = definition.metadata.name.unwrap();
+        wait_for("the definition to be served", async || {
+            let status = definitions.get(&name).await.unwrap().status?;
+            status
+                .conditions?
+                .iter()
+                .any(|one| one.type_ == "Established" && one.status == "True")
+                .then_some(())
+        })
+        .await;
+    }
+    let settings = LeaseSettings::new("default", "records", "one");
+    let (leadership, _lost) = acquire(world.client.clone(), settings).await.unwrap();
+    let store = Arc::new(KubeStore::new(world.client.clone(), Arc::new(leadership.clone())));
+    world.store = Arc::clone(&store) as _;
+    let (catalog, running) = running(&world, None, Some(store)).await;
+    let volume = volume(&world, &catalog, "recorded").await;
+    // The first attach of a volume makes its ledger's object, too. What comes a second later is for people, and yields to grants.
+    for allowed in [4, 3] {
+        let cost = attach_within_a_second(&world).await;
+        assert!(cost <= allowed, "an attach cost {cost} writes");
+        if allowed == 4 {
+            world.delete("va-recorded").await;
+            world.until_gone("va-recorded").await;
+        }
+    }
+    world.attach("va-recorded-b", "recorded", "b").await;
+    let told = world.until_told("va-recorded-b", "id-a has the volume").await;
+    let sentence = told.status.unwrap().attach_error.unwrap().message.unwrap();
+    let ledgers = Api::<bowline_api::VolumeAttachment>::all(world.client.clone());
+    wait_for("the same sentence in our own object", async || {
+        let status = ledgers.get(volume.id.as_str()).await.unwrap().status?;
+        let mut conditions = status.attachment_ticket_statuses.into_values().flat_map(|one| one.conditions);
+        conditions.find(|one| one.message == sentence)
+    })
+    .await;
+    leadership.release().await;
+    world.delete("va-recorded").await;
+    world.until_told_to_wait("va-recorded", "does not lead any more").await;
+    assert_eq!(world.target.open(&volume.id).len(), 1, "whoever does not lead shuts nobody out");
+    drop(running);
 }

@@ -5,7 +5,7 @@ use bowline_controller::{Catalog, NewVolume, Parts, Settings, Use, Volume};
 use bowline_core::{AccessMode, Content};
 use bowline_csi::Name;
 use bowline_engine::SystemClock;
-use bowline_store::MemoryStore;
+use bowline_store::{MemoryStore, Store};
 use bowline_testkit::SimTarget;
 use bowline_testkit::lab::ApiLab;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
@@ -26,7 +26,8 @@ pub(crate) const DRIVER: &str = "bowline.storage";
 pub(crate) const FINALIZER: &str = "external-attacher/bowline-storage";
 
 static LAB: OnceLock<Option<ApiLab>> = OnceLock::new();
-static TURN: Turn<()> = Turn::const_new(());
+/// One world at a time: each sees all objects of its kinds, and some take the API server away.
+pub(crate) static TURN: Turn<()> = Turn::const_new(());
 
 /// The lab of all tests; `None` says that it cannot run here.
 pub(crate) fn lab() -> Option<&'static ApiLab> {
@@ -44,7 +45,7 @@ pub(crate) struct Controller {
 
 pub(crate) struct World {
     pub(crate) client: Client,
-    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) target: Arc<SimTarget>,
     _turn: MutexGuard<'static, ()>,
 }
@@ -138,7 +139,7 @@ impl World {
     pub(crate) async fn catalog(&self) -> (Catalog, Arc<Mutex<Registry>>) {
         let registry = Arc::new(Mutex::new(Registry::default()));
         let catalog = Catalog::open(Parts {
-            store: Arc::clone(&self.store) as _,
+            store: Arc::clone(&self.store),
             targets: vec![Arc::clone(&self.target) as _],
             nodes: vec![],
             clock: Arc::new(SystemClock),

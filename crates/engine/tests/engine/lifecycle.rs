@@ -64,7 +64,7 @@ async fn a_volume_is_removed_only_when_nobody_holds_or_wants_it() {
     assert_eq!(running.detach(&csi("a")).await, Withdrawn::Out);
     let began = tokio::time::Instant::now();
     running.engine.remove_volume(&v()).await.unwrap();
-    assert_eq!(began.elapsed(), Default::default(), "it waits for no write that was put off");
+    assert_eq!(began.elapsed(), std::time::Duration::ZERO, "it waits for no write that was put off");
     assert!(world.store.get(&bowline_store::Key::ledger(&v())).await.unwrap().is_none());
     let gone = running.engine.view(&v()).await.unwrap_err();
     assert_eq!(gone.to_string(), "volume v is not known");
