@@ -41,6 +41,28 @@ pub struct Cli {
     )]
     pub data: PathBuf,
 
+    /// Ask the Bowline of a cluster: this context of the kubeconfig.
+    ///
+    /// A cluster is asked if --context or --kubeconfig is given, or if KUBECONFIG is set and neither --data nor BOWLINE_DATA
+    /// is; otherwise the `bowline up` of --data.
+    #[arg(long, global = true, value_name = "NAME", help_heading = "For every command")]
+    pub context: Option<String>,
+
+    /// Ask the Bowline of a cluster: this kubeconfig instead of $KUBECONFIG or ~/.kube/config.
+    #[arg(long, global = true, value_name = "FILE", help_heading = "For every command")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The namespace of the cluster in which Bowline is installed.
+    #[arg(
+        long,
+        global = true,
+        env = "BOWLINE_NAMESPACE",
+        value_name = "NAME",
+        default_value = "bowline",
+        help_heading = "For every command"
+    )]
+    pub namespace: String,
+
     /// How to show what was found: tables for people, json and yaml for programs.
     #[arg(
         short,

@@ -1,5 +1,5 @@
-//! Bowline's one binary: `up` runs everything on one machine, `target` serves storage to a controller elsewhere, the other
-//! commands ask.
+//! Bowline's one binary: `up` runs everything on one machine, `controller`, `node` and `target` run it in a cluster; the other
+//! commands ask either.
 //!
 //! [`args`] is what can be typed, [`config`] what a long-running process is told, [`client`] the way to it, `command` one
 //! file per command. What people read is made by functions from values of [`bowline_web::wire`], so that it can be tested
@@ -26,13 +26,14 @@ mod steps;
 mod up;
 pub mod why;
 
-use clap::Parser;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use crate::args::{Cli, Command, Format};
+use crate::client::{Said, Way};
 use crate::command::Console;
 use crate::failure::Failure;
 use crate::output::Style;
@@ -40,8 +41,13 @@ use crate::output::Style;
 /// Runs what was typed. Wrong usage ends with 2 before anything is done.
 pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
     // A name of which `clap` knows nothing, and help, which is no error, end here.
-    let cli = match Cli::try_parse_from(typed) {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches_from(typed);
+    let parsed = parsed.and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
+        Ok((cli, matches.value_source("data")))
+    });
+    let (cli, data_from) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -51,10 +57,10 @@ pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return ended(Err(Failure::failed(format!("no threads can be started: {error}")))),
     };
-    ended(runtime.block_on(dispatch(cli)))
+    ended(runtime.block_on(dispatch(cli, data_from)))
 }
 
-async fn dispatch(cli: Cli) -> Result<(), Failure> {
+async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failure> {
     match cli.command {
         Command::Up(args) => {
             log::init();
@@ -77,15 +83,27 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
             let config = agent::TargetConfig::load(args)?;
             agent::run(config).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
-        command => ask(command, &cli.data, cli.output).await,
+        command => {
+            let way = Way::choose(Said {
+                data: cli.data,
+                data_typed: data_from == Some(ValueSource::CommandLine),
+                data_in_environment: data_from == Some(ValueSource::EnvVariable),
+                kubeconfig: cli.kubeconfig,
+                context: cli.context,
+                kubeconfig_in_environment: std::env::var_os("KUBECONFIG")
+                    .is_some_and(|file| !file.is_empty()),
+                namespace: cli.namespace,
+            })?;
+            ask(command, way, cli.output).await
+        }
     }
 }
 
-async fn ask(command: Command, data: &Path, format: Format) -> Result<(), Failure> {
+async fn ask(command: Command, way: Way, format: Format) -> Result<(), Failure> {
     let style = Style::detect(std::io::stdout().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
     let mut console =
         Console { out: Box::new(std::io::stdout()), err: Box::new(std::io::stderr()), style, format };
-    command::run(command, data, &mut console).await
+    command::run(command, way, &mut console).await
 }
 
 fn ended(result: Result<(), Failure>) -> ExitCode {

@@ -33,6 +33,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "bowline-engine",
             "bowline-store",
             "bowline-target",
+            // It checks the tokens of whoever uses the API.
+            "bowline-web",
         ],
     ),
     ("bowline-web", &["bowline-controller", "bowline-core", "bowline-csi", "bowline-engine"]),

@@ -17,10 +17,14 @@ use crate::output::{Style, Tone, one_line};
 const REQUIRED: &[&str] =
     &["mounting volumes", "every path of a request", "volumes of the file target", "ext4 volumes"];
 
-pub(super) async fn run(client: &Client, data: &Path, console: &mut Console) -> Result<(), Failure> {
+pub(super) async fn run(client: &Client, data: Option<&Path>, console: &mut Console) -> Result<(), Failure> {
     let asked = client.get::<Doctor>("/v1/doctor").await;
     let mut report = match asked {
         Ok(report) => report,
+        Err(failure) if data.is_none() => {
+            console.note(&format!("bowline: {}", failure.message));
+            Doctor { version: String::new(), node: String::new(), findings: vec![], drift: None }
+        }
         Err(failure) => {
             console.note(&format!("bowline: {}", failure.message));
             console.note("This is what can be seen from here, by this user:");
@@ -30,7 +34,10 @@ pub(super) async fn run(client: &Client, data: &Path, console: &mut Console) -> 
             Doctor { version, node: String::new(), findings, drift: None }
         }
     };
-    report.findings.extend(local(data, &report.version));
+    match data {
+        Some(data) => report.findings.extend(local(data, &report.version)),
+        None => report.findings.extend(super::checkup::look(client, &report).await?),
+    }
     console.show(&report, |style, _| show(&report, style))?;
     let lacking = report.findings.iter().filter(|finding| finding.required && !finding.present).count();
     let drifted = report.drift.as_ref().map_or(0, |drift| drift.missing.len());

@@ -38,7 +38,9 @@ pub(super) async fn run(client: &Client, args: EventsArgs, console: &mut Console
             frame = stream.frame() => frame,
             _ = tokio::signal::ctrl_c() => return Ok(()),
         };
-        let Some(frame) = frame else { return Err(Failure::failed("bowline up has stopped")) };
+        let Some(frame) = frame else {
+            return Err(Failure::failed(format!("{} has stopped", client.whom())));
+        };
         let frame = frame.map_err(|error| Failure::failed(format!("the stream broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         for (name, data) in lines.take(&data)? {

@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod attach;
+mod checkup;
 pub(crate) mod doctor;
 mod events;
 mod machine;
@@ -13,10 +14,9 @@ use bowline_web::wire::Volume;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::Path;
 
 use crate::args::{Cli, Command, Format};
-use crate::client::{Client, path};
+use crate::client::{Client, Way, path};
 use crate::failure::Failure;
 use crate::output::{self, Style};
 use crate::why;
@@ -67,8 +67,12 @@ async fn names(client: &Client, console: &Console, ids: BTreeSet<String>) -> BTr
 }
 
 /// Runs a command of a user.
-pub(crate) async fn run(command: Command, data: &Path, console: &mut Console) -> Result<(), Failure> {
-    let client = Client::new(data);
+pub(crate) async fn run(command: Command, way: Way, console: &mut Console) -> Result<(), Failure> {
+    let data = match &way {
+        Way::Local(data) => Some(data.clone()),
+        Way::Cluster(_) => None,
+    };
+    let client = Client::new(way);
     match command {
         Command::Up(_) | Command::Node(_) | Command::Target(_) => {
             Err(Failure::failed("this is no command of a user"))
@@ -84,7 +88,7 @@ pub(crate) async fn run(command: Command, data: &Path, console: &mut Console) ->
         Command::Snapshot(command) => snapshot::run(&client, command, console).await,
         Command::Peer(command) => machine::peer(&client, command, console).await,
         Command::Events(args) => events::run(&client, args, console).await,
-        Command::Doctor => doctor::run(&client, data, console).await,
+        Command::Doctor => doctor::run(&client, data.as_deref(), console).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bowline", &mut script);

@@ -47,6 +47,7 @@
 pub mod adopt;
 mod attacher;
 pub mod certificates;
+pub mod door;
 mod events;
 mod fence;
 pub mod lease;
@@ -54,6 +55,7 @@ mod mirror;
 mod nodes;
 mod pause;
 mod pv;
+pub mod review;
 mod run;
 pub mod taint;
 pub mod targets;

@@ -5,7 +5,7 @@ use bowline_core::Slot;
 use bowline_csi::code::ListError;
 
 /// No token is longer.
-pub const BYTES: usize = 32;
+pub const BYTES: usize = 72;
 
 /// Which list a token is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(parse(List::Volumes, token.as_bytes()), Some(slot));
         assert_eq!(parse(List::Snapshots, token.as_bytes()), None);
         for bad in
-            ["", "v", "v.", "invalid-token", &token[1..], &format!("{token}0"), "v.\u{e9}", &"v".repeat(4096)]
+            ["", "v", "v.", "invalid-token", &token[1..], &format!("{token}-"), "v.PVC", "v.\u{e9}", &"v".repeat(4096)]
         {
             assert_eq!(parse(List::Volumes, bad.as_bytes()), None, "{bad:?}");
         }

@@ -4,7 +4,7 @@ use axum::http::Method;
 use bowline_controller::Catalog;
 use bowline_engine::Clock;
 use prometheus_client::registry::Registry;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
 use crate::problem::Problem;
@@ -42,9 +42,21 @@ pub struct Api {
 pub(crate) struct Inner {
     pub(crate) parts: Parts,
     catalog: OnceLock<Catalog>,
+    /// Who leads, while it is somebody else.
+    leader: Mutex<Option<String>>,
+    nodes: NodeSource,
     stopping: watch::Sender<bool>,
     pub(crate) calls: Calls,
     pub(crate) followers: Arc<Semaphore>,
+}
+
+/// Who says which nodes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NodeSource {
+    /// The catalog keeps them, and people add them.
+    Catalog,
+    /// They are what Kubernetes says.
+    Kubernetes,
 }
 
 /// What is worked on at once. Three kinds, each with its own bound: those who wait for a volume must not keep out whoever
@@ -76,9 +88,20 @@ impl Calls {
 impl Api {
     /// An API without a catalog yet.
     pub fn new(parts: Parts) -> Self {
+        Self::with(parts, NodeSource::Catalog)
+    }
+
+    /// The same for a catalog whose nodes come from Kubernetes: they are listed, and changed there.
+    pub fn in_cluster(parts: Parts) -> Self {
+        Self::with(parts, NodeSource::Kubernetes)
+    }
+
+    fn with(parts: Parts, nodes: NodeSource) -> Self {
         let inner = Inner {
             parts,
             catalog: OnceLock::new(),
+            leader: Mutex::default(),
+            nodes,
             stopping: watch::channel(false).0,
             calls: Calls::default(),
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
@@ -110,8 +133,37 @@ impl Api {
         }
     }
 
+    /// Tells callers who leads while this process does not. `None`: nobody else, so this one is starting.
+    pub fn led_by(&self, leader: Option<String>) {
+        *self.inner.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
+    }
+
     pub(crate) fn catalog(&self) -> Result<&Catalog, Problem> {
-        let starting = || Problem::new("Starting", "everything is being read back; ask again in a moment");
-        self.inner.catalog.get().ok_or_else(starting)
+        self.inner.catalog.get().ok_or_else(|| self.not_yet())
+    }
+
+    /// Why there is no catalog.
+    pub(crate) fn not_yet(&self) -> Problem {
+        let leader = self.inner.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*leader {
+            None => Problem::new("Starting", "everything is being read back; ask again in a moment"),
+            Some(leader) => {
+                let here = &self.inner.parts.node;
+                Problem::new(
+                    "NotLeading",
+                    format!("{leader} leads, and this is {here}; ask again to reach it"),
+                )
+            }
+        }
+    }
+
+    /// Whether nodes may be changed here; if not, `instead` says how.
+    pub(crate) fn keeps_nodes(&self, instead: &str) -> Result<(), Problem> {
+        match self.inner.nodes {
+            NodeSource::Catalog => Ok(()),
+            NodeSource::Kubernetes => {
+                Err(Problem::new("FromKubernetes", format!("nodes come from Kubernetes: {instead}")))
+            }
+        }
     }
 }

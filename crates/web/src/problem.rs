@@ -66,12 +66,15 @@ const TABLE: &[(&str, u16, &str)] = &[
     ("UnknownTicket", 404, "there is no such ticket"),
     ("Refused", 409, "the ticket waits"),
     ("Unauthorized", 401, "a token is needed"),
+    ("Forbidden", 403, "the token does not give this right"),
+    ("FromKubernetes", 409, "this comes from Kubernetes"),
     ("WrongHost", 421, "this name is not served here"),
     ("NoSuchRoute", 404, "there is no such page"),
     ("NoSuchMethod", 405, "this page cannot be asked so"),
     ("TooLarge", 413, "the request is too large"),
     ("NotJson", 415, "the request is not JSON"),
     ("Starting", 503, "not ready yet"),
+    ("NotLeading", 503, "another process leads"),
     ("Overloaded", 503, "too much is being asked at once"),
 ];
 

@@ -1,14 +1,9 @@
 //! Where the API listens, and who is let in.
 
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, header};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use bowline_csi::{BindError, Endpoint, OwnedSocket};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,7 +13,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::api::Api;
-use crate::problem::Problem;
+use crate::certificate::CertificateError;
+use crate::gate::{Entrance, guarded};
 use crate::routes::router;
 use crate::token::Token;
 
@@ -27,7 +23,7 @@ use crate::token::Token;
 const CONNECTIONS: usize = 1024;
 
 /// How long running calls may take to end after the server was told to stop.
-const GRACE: Duration = Duration::from_secs(10);
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 /// Why the API cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -37,10 +33,13 @@ pub enum ListenError {
     Socket(#[from] BindError),
     /// An address that others can reach.
     #[error(
-        "{0} can be reached from other machines, and what is said there needs TLS, which this does not speak yet; \
+        "{0} can be reached from other machines, and what is said there needs TLS, which `bowline up` does not speak; \
          listen on 127.0.0.1 or [::1], or put a proxy with TLS in front"
     )]
     NeedsTls(SocketAddr),
+    /// There is nothing to show to callers.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     /// The address is taken, or not ours.
     #[error("cannot listen on {address}: {error}")]
     Address {
@@ -84,9 +83,6 @@ impl Server {
     pub async fn run(self, api: Api, stop: impl Future<Output = ()>) -> io::Result<()> {
         let Self { unix, socket, tcp } = self;
         let (stopping, stopped) = watch::channel(false);
-        let told = |mut stopped: watch::Receiver<bool>| async move {
-            let _ = stopped.wait_for(|stopped| *stopped).await;
-        };
         let routes = router(api.clone());
         let local = axum::serve(Bounded::new(unix), routes.clone());
         let local = local.with_graceful_shutdown(told(stopped.clone())).into_future();
@@ -94,7 +90,7 @@ impl Server {
             match tcp {
                 None => Ok(()),
                 Some((listener, token)) => {
-                    let routes = guarded(routes, token);
+                    let routes = guarded(routes, Arc::new(token), Entrance::Machine);
                     let server = axum::serve(Bounded::new(listener), routes);
                     server.with_graceful_shutdown(told(stopped)).await
                 }
@@ -107,50 +103,28 @@ impl Server {
             stopping.send_replace(true);
             tokio::time::sleep(GRACE).await;
         };
-        let both = async { tokio::try_join!(local, remote).map(|_| ()) };
-        tokio::pin!(both, end);
-        match futures::future::select(both, end).await {
-            futures::future::Either::Left((ended, _)) => ended,
-            futures::future::Either::Right(_) => {
-                tracing::warn!("calls that were still running end with the process");
-                Ok(())
-            }
+        in_time(async { tokio::try_join!(local, remote).map(|_| ()) }, end).await
+    }
+}
+
+/// Done when the server is told to stop.
+pub(crate) async fn told(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// Serves to its end, but not beyond `end`.
+pub(crate) async fn in_time(
+    serving: impl Future<Output = io::Result<()>>,
+    end: impl Future<Output = ()>,
+) -> io::Result<()> {
+    tokio::pin!(serving, end);
+    match futures::future::select(serving, end).await {
+        futures::future::Either::Left((ended, _)) => ended,
+        futures::future::Either::Right(_) => {
+            tracing::warn!("calls that were still running end with the process");
+            Ok(())
         }
     }
-}
-
-/// The routes for whoever comes over TCP.
-fn guarded(routes: Router, token: Token) -> Router {
-    routes.layer(middleware::from_fn_with_state(Arc::new(token), guard))
-}
-
-async fn guard(State(token): State<Arc<Token>>, request: Request, next: Next) -> Response {
-    // A page from elsewhere whose name was made to point at this machine shows that name here.
-    if !is_this_machine(request.headers()) {
-        let problem =
-            Problem::new("WrongHost", "the header Host must name this machine: localhost or 127.0.0.1");
-        return problem.into_response();
-    }
-    let open = matches!(request.uri().path(), "/" | "/healthz" | "/readyz");
-    let shown = request.headers().get(header::AUTHORIZATION);
-    if open || shown.is_some_and(|shown| token.is_shown_by(shown.as_bytes())) {
-        next.run(request).await
-    } else {
-        let how = "show the token of this data directory: Authorization: Bearer $(cat <data>/api.token)";
-        Problem::new("Unauthorized", how).into_response()
-    }
-}
-
-fn is_this_machine(headers: &HeaderMap) -> bool {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
-    let Ok(host) = host.to_str() else { return false };
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// A listener with so many connections at once.
@@ -208,35 +182,5 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Placed<T> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_names_of_this_machine_are_answered() {
-        for (host, ours) in [
-            ("localhost", true),
-            ("localhost:8460", true),
-            ("LOCALHOST:1", true),
-            ("127.0.0.1:8460", true),
-            ("127.9.9.9", true),
-            ("[::1]:8460", true),
-            ("evil.example:8460", false),
-            ("localhost.evil.example", false),
-            ("127.0.0.1.evil.example", false),
-            ("10.0.0.7:8460", false),
-            ("[::2]:8460", false),
-            ("", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, host.parse().unwrap());
-            assert_eq!(is_this_machine(&headers), ours, "{host}");
-            headers.append(header::HOST, "localhost".parse().unwrap());
-            assert!(!is_this_machine(&headers), "two names are none");
-        }
-        assert!(!is_this_machine(&HeaderMap::new()));
     }
 }

@@ -42,6 +42,8 @@ pub(crate) async fn capacity(State(api): State<Api>) -> Result<Json<Capacity>, P
 pub(crate) async fn doctor(State(api): State<Api>) -> Result<Json<Doctor>, Problem> {
     let drift = match api.catalog() {
         Ok(catalog) => Some(catalog.drift().await?.into()),
+        // Another process has the records, and can tell more.
+        Err(problem) if problem.code == "NotLeading" => return Err(problem),
         Err(_) => None,
     };
     let probe = api.inner.parts.probe.clone();

@@ -26,6 +26,9 @@ pub(crate) async fn add(
     Body(order): Body<AddNode>,
 ) -> Result<Json<Node>, Problem> {
     let catalog = api.catalog()?;
+    api.keeps_nodes(
+        "one is known as soon as the node plugin runs on it and has registered (kubectl get csinodes)",
+    )?;
     let id = node("node", &name)?;
     let known = catalog.nodes().await?.into_iter().find(|known| known.id == id);
     // A change of the limit takes nothing else back.
@@ -42,7 +45,9 @@ pub(crate) async fn add(
     responses((status = 204, description = "it is not known any more"),
     (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(crate) async fn remove(State(api): State<Api>, Named(name): Named) -> Result<StatusCode, Problem> {
-    api.catalog()?.remove_node(&node("node", &name)?).await.map_err(Told::told)?;
+    let catalog = api.catalog()?;
+    api.keeps_nodes(&format!("one is forgotten when it is deleted there (kubectl delete node {name})"))?;
+    catalog.remove_node(&node("node", &name)?).await.map_err(Told::told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -63,6 +68,10 @@ pub(crate) async fn back(State(api): State<Api>, Named(name): Named) -> Result<J
 }
 
 async fn set(api: &Api, name: &str, out: bool) -> Result<Json<Node>, Problem> {
-    let node = node("node", name)?;
-    Ok(Json(api.catalog()?.set_out_of_service(&node, out).await.map_err(Told::told)?.into()))
+    let (catalog, node) = (api.catalog()?, node("node", name)?);
+    let sign = if out { "" } else { "-" };
+    api.keeps_nodes(&format!(
+        "say it there (kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute{sign})"
+    ))?;
+    Ok(Json(catalog.set_out_of_service(&node, out).await.map_err(Told::told)?.into()))
 }

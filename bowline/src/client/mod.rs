@@ -1,37 +1,75 @@
-//! The way to `bowline up`: HTTP over the socket in its data directory.
+//! The way to whoever answers: HTTP over the socket of a `bowline up`, or through the API server of a cluster.
+
+mod cluster;
+mod local;
+mod way;
+
+pub use way::{Installation, Said, Way};
 
 use bowline_web::Problem;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io;
-use std::path::{Path, PathBuf};
-use tokio::net::UnixStream;
 
-use crate::config::api_socket;
 use crate::failure::{Exit, Failure};
+use cluster::Cluster;
+use local::Local;
 
 /// Bytes of one answer: a page of a thousand volumes is far below.
 const ANSWER_BYTES: usize = 64 << 20;
 
-/// A way to one `bowline up`. Every call has a connection of its own, so that one that waits holds up no other.
+/// The body of an answer, which comes piece by piece.
+pub type Answer = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// What is asked.
+struct Call<'a> {
+    method: Method,
+    path: &'a str,
+    order: Option<Bytes>,
+}
+
+/// A way to one Bowline.
 #[derive(Clone, Debug)]
 pub struct Client {
-    data: PathBuf,
+    way: To,
+}
+
+#[derive(Clone, Debug)]
+enum To {
+    Local(Local),
+    Cluster(Cluster),
 }
 
 impl Client {
-    /// The way to whoever keeps everything in `data`.
-    pub fn new(data: &Path) -> Self {
-        Self { data: data.to_owned() }
+    /// The way to whoever was chosen. Nothing is asked yet.
+    pub fn new(way: Way) -> Self {
+        Self {
+            way: match way {
+                Way::Local(data) => To::Local(Local { data }),
+                Way::Cluster(at) => To::Cluster(Cluster::new(at)),
+            },
+        }
     }
 
-    /// The socket it uses.
-    pub fn socket(&self) -> PathBuf {
-        api_socket(&self.data)
+    /// What the other side is called in messages.
+    pub fn whom(&self) -> &'static str {
+        match &self.way {
+            To::Local(_) => "bowline up",
+            To::Cluster(_) => "the controller",
+        }
+    }
+
+    /// Whether it is a cluster: its API server, and where Bowline is installed.
+    pub(crate) async fn cluster(&self) -> Option<Result<(kube::Client, Installation), Failure>> {
+        match &self.way {
+            To::Local(_) => None,
+            To::Cluster(cluster) => {
+                Some(cluster.client().await.map(|client| (client.clone(), cluster.at().clone())))
+            }
+        }
     }
 
     /// Asks.
@@ -58,13 +96,13 @@ impl Client {
     }
 
     /// Follows what happens: the answer comes piece by piece.
-    pub async fn follow(&self, path: &str) -> Result<Incoming, Failure> {
+    pub async fn follow(&self, path: &str) -> Result<Answer, Failure> {
         let answer = self.ask(Method::GET, path, None).await?;
         if answer.status().is_success() {
             return Ok(answer.into_body());
         }
         let status = answer.status();
-        Err(problem(status, &whole(answer).await?))
+        Err(self.problem(status, &whole(answer).await?))
     }
 
     async fn call(
@@ -76,7 +114,14 @@ impl Client {
         let answer = self.ask(method, path, order).await?;
         let status = answer.status();
         let body = whole(answer).await?;
-        if status.is_success() { Ok((status, body)) } else { Err(problem(status, &body)) }
+        if status.is_success() { Ok((status, body)) } else { Err(self.problem(status, &body)) }
+    }
+
+    fn problem(&self, status: StatusCode, body: &Bytes) -> Failure {
+        match serde_json::from_slice::<Problem>(body) {
+            Ok(problem) => problem.into(),
+            Err(_) => Failure { exit: Exit::Failed, message: format!("{} answered {status}", self.whom()) },
+        }
     }
 
     async fn ask(
@@ -84,51 +129,18 @@ impl Client {
         method: Method,
         path: &str,
         order: Option<Vec<u8>>,
-    ) -> Result<Response<Incoming>, Failure> {
-        let stream = UnixStream::connect(self.socket()).await.map_err(|error| self.not_there(&error))?;
-        let lost =
-            |error: hyper::Error| Failure::failed(format!("the connection to bowline up broke: {error}"));
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
-        tokio::spawn(async move {
-            // Whoever waits for the answer hears of it.
-            let _ = connection.await;
-        });
-        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
-        if order.is_some() {
-            request = request.header("content-type", "application/json");
+    ) -> Result<Response<Answer>, Failure> {
+        let call = Call { method, path, order: order.map(Bytes::from) };
+        match &self.way {
+            To::Local(local) => local.ask(&call).await,
+            To::Cluster(cluster) => cluster.ask(&call).await,
         }
-        let request = request
-            .body(Full::new(Bytes::from(order.unwrap_or_default())))
-            .map_err(|error| Failure::failed(error.to_string()))?;
-        sender.send_request(request).await.map_err(lost)
-    }
-
-    /// What to do when nobody answers.
-    fn not_there(&self, error: &io::Error) -> Failure {
-        let (socket, data) = (self.socket(), self.data.display().to_string());
-        let socket = socket.display();
-        Failure::failed(match error.kind() {
-            io::ErrorKind::NotFound => format!(
-                "no bowline runs in {data}: start one with `bowline up --data {data}`, or say with --data (or \
-                 BOWLINE_DATA) where it keeps its data"
-            ),
-            io::ErrorKind::ConnectionRefused => format!(
-                "nobody answers on {socket}: the bowline there was killed; start it again with `bowline up --data {data}`"
-            ),
-            io::ErrorKind::PermissionDenied => {
-                format!("{socket} is for the user that runs bowline up alone: try again with sudo")
-            }
-            _ => format!("cannot connect to {socket}: {error}"),
-        })
     }
 }
 
-async fn whole(answer: Response<Incoming>) -> Result<Bytes, Failure> {
+async fn whole(answer: Response<Answer>) -> Result<Bytes, Failure> {
     let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
-    Ok(body
-        .map_err(|error| Failure::failed(format!("the answer of bowline up broke off: {error}")))?
-        .to_bytes())
+    Ok(body.map_err(|error| Failure::failed(format!("the answer broke off: {error}")))?.to_bytes())
 }
 
 fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Failure> {
@@ -136,13 +148,6 @@ fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Failure> {
         let version = env!("CARGO_PKG_VERSION");
         Failure::failed(format!("the answer is not understood by this bowline, {version}: {error}"))
     })
-}
-
-fn problem(status: StatusCode, body: &Bytes) -> Failure {
-    match serde_json::from_slice::<Problem>(body) {
-        Ok(problem) => problem.into(),
-        Err(_) => Failure { exit: Exit::Failed, message: format!("bowline up answered {status}") },
-    }
 }
 
 /// A path with the parts between the slashes written so that nothing in them is read as more than a name.
@@ -184,11 +189,11 @@ mod tests {
     #[tokio::test]
     async fn when_nobody_is_there_one_sentence_says_what_to_do() {
         let place = tempfile::tempdir().unwrap();
-        let client = Client::new(place.path());
+        let client = Client::new(Way::Local(place.path().to_owned()));
         let told = client.get::<serde_json::Value>("/v1/volumes").await.unwrap_err();
         assert!(told.message.contains("start one with `bowline up --data "), "{}", told.message);
         assert_eq!(told.exit, Exit::Failed);
-        drop(std::os::unix::net::UnixListener::bind(client.socket()).unwrap());
+        drop(std::os::unix::net::UnixListener::bind(place.path().join("api.sock")).unwrap());
         let told = client.get::<serde_json::Value>("/v1/volumes").await.unwrap_err();
         assert!(told.message.contains("nobody answers on"), "{}", told.message);
     }
