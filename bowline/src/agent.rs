@@ -7,6 +7,7 @@ use bowline_host::{Host, Roots};
 use bowline_target::agent::{AgentServer, Listener, TlsFiles};
 use bowline_target::file::{FileTarget, Policy, Settings};
 use bowline_target::{Capacity, Provision};
+use bowline_web::Probe;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::args::TargetArgs;
 use crate::config::{ConfigError, Http, hostname};
-use crate::health::{self, Health};
+use crate::kubelet::answer_probes;
 use crate::notify::{self, State};
 use crate::up::{stopped, until};
 
@@ -168,9 +169,9 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     let registry = Arc::new(Mutex::new(Registry::default()));
     let (progress, ready) = watch::channel(Err("the directory is being opened".to_owned()));
     if let Some(address) = config.http {
-        let health = Health { ready, registry: Arc::clone(&registry) };
-        let served = health::serve(address, health, until(stop.clone())).await;
-        served.with_context(|| format!("cannot listen on {address}"))?;
+        let probe =
+            Probe { registry: Arc::clone(&registry), ready: Arc::new(move || ready.borrow().clone()) };
+        answer_probes(address, probe, stop.clone()).await?;
     }
     let target = Arc::new(open(&config).await?);
     tokio::spawn(measure(Arc::clone(&target) as _, Gauges::new(&registry)));

@@ -42,6 +42,8 @@ pub struct Config {
     pub reserve: Size,
     /// The directory below which every path of a CSI request must lie.
     pub path_root: PathBuf,
+    /// What the machine is called in topology.
+    pub host: NodeId,
     /// Where the node remembers what it has staged.
     pub state: PathBuf,
     /// Directories of targets on this machine, for a node on its own; the one in the data directory if there are none.
@@ -72,7 +74,7 @@ impl Config {
 
     /// What a node alone is told. The file is its controller's, so nothing of it counts here.
     pub fn load_node(data: &Path, args: NodeArgs) -> Result<Self, ConfigError> {
-        let KubeletArgs { kubelet, state, .. } = args.kubelet.clone();
+        let KubeletArgs { kubelet, state, host_name, .. } = args.kubelet.clone();
         let csi = match (&args.csi, &kubelet) {
             (Some(csi), _) => csi.clone(),
             (None, Some(kubelet)) => place(&csi_socket(kubelet))?,
@@ -89,7 +91,12 @@ impl Config {
         let path_root = args.path_root.clone().or(kubelet);
         let args = UpArgs::from(NodeArgs { csi: Some(csi), path_root, ..args });
         let config = Self::merge(data, &args, FileConfig::default())?;
-        Ok(Self { shelves, state: state.unwrap_or(config.state), ..config })
+        Ok(Self {
+            shelves,
+            state: state.unwrap_or(config.state),
+            host: host_name.unwrap_or(config.host),
+            ..config
+        })
     }
 
     fn merge(data: &Path, args: &UpArgs, file: FileConfig) -> Result<Self, ConfigError> {
@@ -113,6 +120,7 @@ impl Config {
             data: data.to_owned(),
             csi,
             http,
+            host: node.clone(),
             state: data.join("node").join(node.as_str()),
             node,
             peers,

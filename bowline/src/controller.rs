@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use bowline_cluster::targets::{self, connect_all};
-use bowline_cluster::{Leadership, LeaseSettings, adopt, certificates, lease, wishes};
+use bowline_cluster::{Leadership, LeaseSettings, adopt, certificates, door, lease, wishes};
 use bowline_controller::csi::{ControllerService, GroupService, IdentityService};
 use bowline_controller::{Catalog, Parts};
 use bowline_core::Timestamp;
@@ -13,7 +13,7 @@ use bowline_engine::SystemClock;
 use bowline_store::kube::Guard;
 use bowline_store::{KubeStore, Store};
 use bowline_target::agent::TlsFiles;
-use bowline_web::{Probe, ProbeServer};
+use bowline_web::{Api, Probe};
 use clap::{Args, ValueEnum};
 use kube::Client;
 use kube::runtime::events::{Recorder, Reporter};
@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::absolute_path;
+use crate::kubelet::answer_probes;
 use crate::span::Span;
 use crate::up::{stopped, until};
 
@@ -42,6 +43,11 @@ pub struct ControllerArgs {
     /// Where /healthz, /readyz and /metrics are answered; nowhere if not given.
     #[arg(long, env = "BOWLINE_HTTP", value_name = "ADDRESS")]
     pub http: Option<SocketAddr>,
+
+    /// Where the API answers people, over TLS, to whoever shows a token of bowline-view or bowline-edit; nowhere if not
+    /// given.
+    #[arg(long, env = "BOWLINE_API", value_name = "ADDRESS")]
+    pub api: Option<SocketAddr>,
 
     /// The namespace it is installed in: of its Lease, its Secrets and its pods.
     #[arg(long, env = "BOWLINE_NAMESPACE", value_name = "NAMESPACE", default_value = "bowline")]
@@ -100,7 +106,10 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<()> {
     let client = bowline_store::kube::client(config)?;
     let registry = Arc::new(Mutex::new(Registry::default()));
     let stage = watch::Sender::new(Stage::Follows);
-    answer_probes(&args, &registry, &stage, stop.clone()).await?;
+    if let Some(address) = args.http {
+        answer_probes(address, probe(&registry, &stage), stop.clone()).await?;
+    }
+    let api = open_door(&args, &client, &registry, stop.clone()).await?;
     let settings = LeaseSettings::new(&args.namespace, bowline_api::keys::LEASE, &args.pod_name);
     tracing::info!(lease = bowline_api::keys::LEASE, namespace = args.namespace, "waiting to lead");
     let (leadership, mut lost) = tokio::select! {
@@ -109,7 +118,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<()> {
     };
     stage.send_replace(Stage::Starts);
     tracing::info!(pod = args.pod_name, "leading");
-    let led = lead(&args, client, &leadership, &registry, &stage, stop);
+    let led = lead(&args, client, &leadership, &registry, (&stage, &api), stop);
     tokio::select! {
         ended = Box::pin(led) => ended?,
         why = lost.lost() => anyhow::bail!("another controller may lead now ({why}); this one ends"),
@@ -123,7 +132,7 @@ async fn lead(
     client: Client,
     leadership: &Leadership,
     registry: &Arc<Mutex<Registry>>,
-    stage: &watch::Sender<Stage>,
+    (stage, api): (&watch::Sender<Stage>, &Api),
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let tls = credentials(args, &client).await?;
@@ -168,10 +177,12 @@ async fn lead(
         .identity(IdentityService::new(catalog.clone()))
         .controller(ControllerService::new(catalog.clone()))
         .group_controller(GroupService::new(catalog.clone()));
+    api.open(catalog.clone());
     stage.send_replace(Stage::Leads);
     tracing::info!(csi = %args.csi, "ready");
     let ended = server.run(until(stop)).await?;
     tracing::info!(?ended, "no more CSI calls");
+    api.stop();
     beside.shutdown().await;
     drop(running);
     catalog.close().await;
@@ -195,27 +206,46 @@ async fn renew(args: ControllerArgs, client: Client) {
     }
 }
 
-async fn answer_probes(
-    args: &ControllerArgs,
-    registry: &Arc<Mutex<Registry>>,
-    stage: &watch::Sender<Stage>,
-    stop: watch::Receiver<bool>,
-) -> Result<()> {
-    let Some(address) = args.http else { return Ok(()) };
-    let server = ProbeServer::bind(address).await?;
-    if let Some(address) = server.address() {
-        tracing::info!(%address, "HTTP");
-    }
+/// A standby is ready, too: it can do all that is asked of it.
+fn probe(registry: &Arc<Mutex<Registry>>, stage: &watch::Sender<Stage>) -> Probe {
     let stage = stage.subscribe();
     let ready = move || match *stage.borrow() {
         Stage::Follows | Stage::Leads => Ok(()),
         Stage::Starts => Err("it leads, and is reading everything back".to_owned()),
     };
-    let probe = Probe { registry: Arc::clone(registry), ready: Arc::new(ready) };
-    tokio::spawn(async move {
-        if let Err(error) = server.run(probe, until(stop)).await {
-            tracing::error!(%error, "the HTTP server ended");
-        }
+    Probe { registry: Arc::clone(registry), ready: Arc::new(ready) }
+}
+
+/// The API for people, if it is wanted. Open already on a standby, where it says who leads.
+async fn open_door(
+    args: &ControllerArgs,
+    client: &Client,
+    registry: &Arc<Mutex<Registry>>,
+    stop: watch::Receiver<bool>,
+) -> Result<Api> {
+    let api = Api::in_cluster(bowline_web::Parts {
+        clock: Arc::new(SystemClock),
+        registry: Arc::clone(registry),
+        probe: Arc::new(Vec::new),
+        version: env!("CARGO_PKG_VERSION"),
+        node: args.pod_name.clone(),
     });
-    Ok(())
+    if let Some(address) = args.api {
+        let server = door::open(client.clone(), &args.namespace, address, None).await?;
+        if let Some(address) = server.address() {
+            tracing::info!(%address, "API");
+        }
+        let (serving, telling) = (api.clone(), api.clone());
+        tokio::spawn(async move {
+            if let Err(error) = server.run(serving, until(stop)).await {
+                tracing::error!(%error, "the API ended");
+            }
+        });
+        let (client, args) = (client.clone(), args.clone());
+        tokio::spawn(async move {
+            door::tell_leader(client, &args.namespace, bowline_api::keys::LEASE, &args.pod_name, &telling)
+                .await;
+        });
+    }
+    Ok(api)
 }

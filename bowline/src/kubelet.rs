@@ -34,6 +34,10 @@ pub struct KubeletArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<SocketAddr>,
 
+    /// What this machine is called in topology; as the node, if not given. Nodes that share a kernel share this name.
+    #[arg(long, env = "BOWLINE_HOST_NAME", value_name = "NAME")]
+    pub host_name: Option<NodeId>,
+
     /// A taint that is taken off this node in Kubernetes once the driver is registered.
     #[arg(long, env = "BOWLINE_STARTUP_TAINT", value_name = "KEY", requires = "kubelet")]
     pub startup_taint: Option<String>,
@@ -142,28 +146,31 @@ async fn refused(mut said: watch::Receiver<Registered>) {
     }
 }
 
-/// Answers `/healthz`, `/readyz` and `/metrics`. Ready is what the kubelet has registered, where there is one.
+/// Answers `/healthz`, `/readyz` and `/metrics` until `stop`.
 pub(crate) async fn answer_probes(
     address: SocketAddr,
-    registry: Arc<Mutex<Registry>>,
-    said: Option<watch::Receiver<Registered>>,
+    probe: Probe,
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let server = ProbeServer::bind(address).await?;
     if let Some(address) = server.address() {
         tracing::info!(%address, "HTTP");
     }
-    let ready = move || match said.as_ref().and_then(|said| said.borrow().problem(DRIVER)) {
-        None => Ok(()),
-        Some(why) => Err(why),
-    };
-    let probe = Probe { registry, ready: Arc::new(ready) };
     tokio::spawn(async move {
         if let Err(error) = server.run(probe, until(stop)).await {
             tracing::error!(%error, "the HTTP server ended");
         }
     });
     Ok(())
+}
+
+/// Ready is what the kubelet has registered, where there is one.
+pub(crate) fn registered(registry: Arc<Mutex<Registry>>, said: Option<watch::Receiver<Registered>>) -> Probe {
+    let ready = move || match said.as_ref().and_then(|said| said.borrow().problem(DRIVER)) {
+        None => Ok(()),
+        Some(why) => Err(why),
+    };
+    Probe { registry, ready: Arc::new(ready) }
 }
 
 /// Takes the taint off whenever the kubelet has registered the driver: a node that was made anew has it again.

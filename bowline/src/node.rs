@@ -90,7 +90,7 @@ pub(crate) async fn run(config: Config, told: KubeletArgs) -> Result<()> {
     };
     let said = registration.as_ref().map(Registration::said);
     if let Some(address) = told.http {
-        kubelet::answer_probes(address, registry, said.clone(), stop.clone()).await?;
+        kubelet::answer_probes(address, kubelet::registered(registry, said.clone()), stop.clone()).await?;
     }
     if let (Some(key), Some(said)) = (told.startup_taint, said) {
         tokio::spawn(kubelet::keep_untainted(config.node.clone(), key, said));

@@ -171,7 +171,7 @@ pub(crate) fn this_node(
         state: config.state.clone(),
         bases: vec![Base::open(&config.path_root)?],
         attach_limit: Some(config.max_volumes),
-        topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), config.node.to_string())]),
+        topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), config.host.to_string())]),
         timing: bowline_node::Timing::default(),
     };
     let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);

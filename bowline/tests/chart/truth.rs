@@ -11,7 +11,7 @@ use crate::render::{CASES, Chart, chart_directory, list, pods, text};
 const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
 
 /// Flags that the chart gives and the process does not have yet.
-const COMING: &[(&str, &str)] = &[("node", "--shelf")];
+const COMING: &[(&str, &str)] = &[];
 
 fn help(command: &str) -> Option<String> {
     let output = Command::new(BOWLINE).args([command, "--help"]).output().unwrap();

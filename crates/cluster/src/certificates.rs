@@ -75,7 +75,11 @@ pub enum CertificateError {
 }
 
 /// The controller's credentials. Makes what is missing or old, for the agents too. Only the leader calls this.
-pub async fn ensure(client: &Client, namespace: &str, now: Timestamp) -> Result<Credentials, CertificateError> {
+pub async fn ensure(
+    client: &Client,
+    namespace: &str,
+    now: Timestamp,
+) -> Result<Credentials, CertificateError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let held = get(&secrets, CONTROLLER_SECRET).await?;
     let authority = match &held {
@@ -91,7 +95,8 @@ pub async fn ensure(client: &Client, namespace: &str, now: Timestamp) -> Result<
     };
     let agents = get(&secrets, AGENT_SECRET).await?;
     let stale = |secret: &Secret| {
-        is_due(secret, now) || text(secret, AGENT_SECRET, "ca.crt").ok().as_deref() != Some(&authority.certificate)
+        is_due(secret, now)
+            || text(secret, AGENT_SECRET, "ca.crt").ok().as_deref() != Some(&authority.certificate)
     };
     if agents.as_ref().is_none_or(stale) {
         let made = authority.sign(AGENT, now)?;
@@ -102,11 +107,17 @@ pub async fn ensure(client: &Client, namespace: &str, now: Timestamp) -> Result<
 }
 
 async fn get(secrets: &Api<Secret>, name: &'static str) -> Result<Option<Secret>, CertificateError> {
-    secrets.get_opt(name).await.map_err(|error| CertificateError::Api { secret: name, error: Box::new(error) })
+    secrets
+        .get_opt(name)
+        .await
+        .map_err(|error| CertificateError::Api { secret: name, error: Box::new(error) })
 }
 
 /// Creates it, or replaces what is in it.
-async fn put(secrets: &Api<Secret>, (name, secret): (&'static str, Secret)) -> Result<Secret, CertificateError> {
+async fn put(
+    secrets: &Api<Secret>,
+    (name, secret): (&'static str, Secret),
+) -> Result<Secret, CertificateError> {
     let told = |error| CertificateError::Api { secret: name, error: Box::new(error) };
     match secrets.create(&PostParams::default(), &secret).await {
         Err(kube::Error::Api(status)) if status.code == 409 => {
@@ -208,17 +219,28 @@ impl Credentials {
     pub fn write(&self, directory: &Path) -> std::io::Result<()> {
         use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        for (name, text) in [("tls.key", &self.key), ("ca.crt", &self.authority), ("tls.crt", &self.certificate)] {
+        for (name, text) in
+            [("tls.key", &self.key), ("ca.crt", &self.authority), ("tls.crt", &self.certificate)]
+        {
             let fresh = directory.join(format!("{name}.new"));
-            let mut file =
-                std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+            let mut file = std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&fresh)?;
             file.write_all(text.as_bytes())?;
             std::fs::rename(&fresh, directory.join(name))?;
         }
         Ok(())
     }
 
-    fn secret(&self, name: &'static str, authority: Option<&Authority>, now: Timestamp) -> (&'static str, Secret) {
+    fn secret(
+        &self,
+        name: &'static str,
+        authority: Option<&Authority>,
+        now: Timestamp,
+    ) -> (&'static str, Secret) {
         let mut data = BTreeMap::from([
             ("ca.crt", &self.authority),
             ("tls.crt", &self.certificate),

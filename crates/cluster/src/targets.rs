@@ -131,7 +131,8 @@ fn offered(pod: &Pod) -> Option<Target> {
             drain: false,
         },
     );
-    target.metadata.labels = Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())]));
+    target.metadata.labels =
+        Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())]));
     Some(target)
 }
 
@@ -171,10 +172,13 @@ impl Context {
             None => {
                 let address = target.spec.address.clone();
                 let place = Place::Tls { address: address.clone(), files: self.parts.tls.clone() };
-                let agent = Arc::new(AgentClient::connect(place, Some(&id), ClientSettings::default()).await?);
+                let agent =
+                    Arc::new(AgentClient::connect(place, Some(&id), ClientSettings::default()).await?);
                 tracing::info!(target = %id, %address, "connected");
                 // What did not work now is tried again by itself.
-                if let Err(error) = self.parts.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await {
+                if let Err(error) =
+                    self.parts.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await
+                {
                     tracing::warn!(target = %id, %error, "not compared with the ledgers yet");
                 }
                 let mut connected = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,13 +220,19 @@ impl Context {
         }
         let api: Api<Target> = Api::all(self.parts.client.clone());
         let patch = serde_json::json!({ "status": status });
-        api.patch_status(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map_err(Box::new)?;
+        api.patch_status(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map_err(Box::new)?;
         Ok(())
     }
 
     async fn forget(&self, target: &Target) -> Result<(), TargetFailure> {
         let id = id(target)?;
-        self.parts.catalog.remove_target(&id).await.map_err(|error| TargetFailure::InUse(error.to_string()))?;
+        self.parts
+            .catalog
+            .remove_target(&id)
+            .await
+            .map_err(|error| TargetFailure::InUse(error.to_string()))?;
         self.connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         tracing::info!(target = %id, "forgotten");
         self.finalizer(target, false).await

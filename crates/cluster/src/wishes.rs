@@ -116,10 +116,13 @@ impl Context {
         match wish {
             Wish::Nothing | Wish::Forget => Ok(()),
             Wish::Make(order) => self.catalog.create_volume(order, WAIT).await.map(drop).map_err(refused),
-            Wish::Grow(id, to) => self.catalog.grow_volume(&id, to, None, WAIT).await.map(drop).map_err(refused),
+            Wish::Grow(id, to) => {
+                self.catalog.grow_volume(&id, to, None, WAIT).await.map(drop).map_err(refused)
+            }
             Wish::Delete(id) => self.catalog.delete_volume(&id, WAIT).await.map_err(refused),
             Wish::Take(name, volume) => {
-                let volume = self.catalog.find_volume(&volume).await.map_err(|error| field("spec.volume", error))?;
+                let volume =
+                    self.catalog.find_volume(&volume).await.map_err(|error| field("spec.volume", error))?;
                 self.catalog.create_snapshot(name, &volume.id, WAIT).await.map(drop).map_err(refused)
             }
             Wish::DeleteSnapshot(id) => self.catalog.delete_snapshot(&id, WAIT).await.map_err(refused),
@@ -228,7 +231,9 @@ fn new_volume(object: &Volume) -> Result<NewVolume, WishFailure> {
         (Some(id), None) => {
             SnapshotId::new(id).map(Source::Snapshot).map_err(|error| field("spec.source.snapshot", error))
         }
-        (None, Some(id)) => VolumeId::new(id).map(Source::Volume).map_err(|error| field("spec.source.volume", error)),
+        (None, Some(id)) => {
+            VolumeId::new(id).map(Source::Volume).map_err(|error| field("spec.source.volume", error))
+        }
         _ => Err(field("spec.source", "is a snapshot or a volume, one of them")),
     });
     Ok(NewVolume {
@@ -239,7 +244,12 @@ fn new_volume(object: &Volume) -> Result<NewVolume, WishFailure> {
         uses: if uses.is_empty() { vec![default()] } else { uses },
         source: source.transpose()?,
         settings: same("spec.settings", &spec.settings)?,
-        target: spec.target.as_deref().map(TargetId::new).transpose().map_err(|error| field("spec.target", error))?,
+        target: spec
+            .target
+            .as_deref()
+            .map(TargetId::new)
+            .transpose()
+            .map_err(|error| field("spec.target", error))?,
         place: TopologyRequirement::default(),
     })
 }
@@ -279,7 +289,9 @@ async fn file_tickets(object: &VolumeAttachment, context: &Context) -> Result<()
     let id = VolumeId::new(&name).map_err(|error| field("metadata.name", error))?;
     let mine = owner(&name);
     let filed: Vec<TicketId> = match context.catalog.view(&id).await {
-        Ok(view) => view.ledger.tickets().values().filter(|one| one.owner == mine).map(|one| one.id.clone()).collect(),
+        Ok(view) => {
+            view.ledger.tickets().values().filter(|one| one.owner == mine).map(|one| one.id.clone()).collect()
+        }
         // Nothing is known of it yet: what it asks for is filed when it is.
         Err(_) if object.spec.attachment_tickets.is_empty() => return Ok(()),
         Err(error) => return Err(refused(error)),

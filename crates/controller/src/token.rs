@@ -67,9 +67,17 @@ mod tests {
         assert!(token.len() <= BYTES, "{token}");
         assert_eq!(parse(List::Volumes, token.as_bytes()), Some(slot));
         assert_eq!(parse(List::Snapshots, token.as_bytes()), None);
-        for bad in
-            ["", "v", "v.", "invalid-token", &token[1..], &format!("{token}-"), "v.PVC", "v.\u{e9}", &"v".repeat(4096)]
-        {
+        for bad in [
+            "",
+            "v",
+            "v.",
+            "invalid-token",
+            &token[1..],
+            &format!("{token}-"),
+            "v.PVC",
+            "v.\u{e9}",
+            &"v".repeat(4096),
+        ] {
             assert_eq!(parse(List::Volumes, bad.as_bytes()), None, "{bad:?}");
         }
     }
