@@ -24,7 +24,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Which pods of the controller's namespace run an agent beside them.
-const PODS: &str = "app.kubernetes.io/name=bowline,app.kubernetes.io/component=node";
+const PODS: &str = "app.kubernetes.io/name=bowline,app.kubernetes.io/component in (node,target)";
+/// On a pod that serves a directory of several nodes: the name of its target.
+const LABEL: &str = "bowline.storage/target";
 /// The container that is the agent, and its port.
 const CONTAINER: &str = "target";
 const PORT: &str = "agent";
@@ -122,14 +124,18 @@ fn offered(pod: &Pod) -> Option<Target> {
     let port = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(PORT))?;
     let (node, address) = (spec.node_name.as_ref()?, status.pod_ip.as_ref().filter(|_| ready)?);
     let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+    let (name, topology) = match pod.labels().get(LABEL) {
+        // The agent itself says from where.
+        Some(name) => (name.clone(), BTreeMap::new()),
+        None => {
+            let host = (bowline_api::keys::TOPOLOGY_HOST.to_owned(), node.clone());
+            (of_node(node), BTreeMap::from([host]))
+        }
+    };
+    let address = format!("{address}:{}", port.container_port);
     let mut target = Target::new(
-        &of_node(node),
-        TargetSpec {
-            kind: bowline_api::TargetKind::File,
-            address: format!("{address}:{}", port.container_port),
-            topology: BTreeMap::from([(bowline_api::keys::TOPOLOGY_HOST.to_owned(), node.clone())]),
-            drain: false,
-        },
+        &name,
+        TargetSpec { kind: bowline_api::TargetKind::File, address, topology, drain: false },
     );
     target.metadata.labels =
         Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())]));
@@ -303,6 +309,10 @@ mod tests {
             (pod(true, "10.0.0.7", "other"), None),
             (Pod::default(), None),
         ];
+        let mut shared = pod(true, "10.0.0.8", "target");
+        shared.labels_mut().insert(LABEL.to_owned(), "shared".to_owned());
+        let shared = offered(&shared).map(|target| (target.name_any(), target.spec.topology));
+        assert_eq!(shared, Some(("shared".to_owned(), BTreeMap::new())));
         for (pod, address) in rows {
             let target = offered(&pod);
             assert_eq!(target.as_ref().map(|one| one.spec.address.as_str()), address);
