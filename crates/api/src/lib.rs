@@ -14,7 +14,10 @@
 //!
 //! `deploy/crds` has the definitions for the API server; a test keeps them current.
 
-#![allow(unreachable_pub, reason = "KubeSchema makes a copy of each type inside a function, with its visibility")]
+#![allow(
+    unreachable_pub,
+    reason = "KubeSchema makes a copy of each type inside a function, with its visibility"
+)]
 
 mod attachment;
 mod condition;
