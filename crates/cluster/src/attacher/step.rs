@@ -1,8 +1,8 @@
 //! One look at one VolumeAttachment: what it asks for, what is done about it, and what it is told.
 
-use bowline_controller::csi;
+use bowline_controller::{Volume, csi};
 use bowline_core::{NodeId, Ticket, TicketFacts, Verdict, VolumeId};
-use bowline_csi::code::{ControllerPublishError, Reason};
+use bowline_csi::code::{ControllerPublishError, ControllerUnpublishError, Reason};
 use bowline_engine::{Patience, Submitted};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{Patch, PatchParams};
@@ -108,7 +108,7 @@ impl Inner {
         if self.is_as_told(name, object) {
             return Ok(Next::Rest);
         }
-        let wanted = match self.wanted(object).await? {
+        let wanted = match self.wanted(name, object).await? {
             Ok(wanted) => wanted,
             Err(refusal) => return self.refuse(name, object, refusal).await,
         };
@@ -117,6 +117,14 @@ impl Inner {
             Ok(both) => both,
             Err(error) => return self.refuse(name, object, refused(&error, object)).await,
         };
+        if let Some(old) = self.filed(name).filter(|old| old.ticket != ticket.id) {
+            // Its PersistentVolume is another one by now. What it had ends first.
+            let withdrawal = csi::withdrawal(&old.volume, &old.node);
+            if let Err(error) = self.catalog.detach(&old.volume, withdrawal, self.patience).await {
+                return self.refuse(name, object, unfinished(&error)).await;
+            }
+            self.book().unfile(name);
+        }
         // Before it is filed: whoever looks later must know that it may be in the ledger.
         let filed = Filed {
             uid: Some(uid(object).to_owned()),
@@ -141,12 +149,26 @@ impl Inner {
         // At the same time: the finalizer has to be there before "attached" is told, not before the ledger is written.
         let (marked, submitted) = tokio::join!(self.mark(name, object, &wanted.id), grant);
         let object = marked?;
-        let refusal = match submitted {
-            None => return Ok(Next::Now),
-            Some(Ok(Submitted::Satisfied { verdict, context })) => {
+        match submitted {
+            Some(submitted) => self.answer(name, &object, &volume, &ticket, submitted).await,
+            None => Ok(Next::Now),
+        }
+    }
+
+    /// Writes into the object what became of its ticket.
+    async fn answer(
+        &self,
+        name: &str,
+        object: &Arc<VolumeAttachment>,
+        volume: &Volume,
+        ticket: &Ticket,
+        submitted: Result<Submitted, ControllerPublishError>,
+    ) -> Result<Next, kube::Error> {
+        let (verdict, need, next) = match submitted {
+            Ok(Submitted::Satisfied { verdict, context }) => {
                 self.stands(name, Some(standing(&verdict)));
-                let context = csi::publish_context(&volume, context);
-                if let Some(patch) = attached(&object, &context) {
+                let context = csi::publish_context(volume, context);
+                if let Some(patch) = attached(object, &context) {
                     self.patch(name, "attached", true, patch).await?;
                 }
                 self.told(name, None);
@@ -155,35 +177,25 @@ impl Inner {
                 }
                 return Ok(Next::Rest);
             }
-            Some(Ok(Submitted::Waiting(verdict) | Submitted::Refused(verdict))) => {
-                self.stands(name, Some(standing(&verdict)));
-                let (kind, sentence) = (verdict.reason(), verdict.sentence(&ticket));
-                Refusal { kind, sentence, need: None, known: true, next: Next::Rest }
-            }
-            Some(Ok(Submitted::StillWorking { verdict: Some(verdict), .. })) => {
-                self.stands(name, Some(standing(&verdict)));
-                let (kind, sentence) = (verdict.reason(), verdict.sentence(&ticket));
-                Refusal { kind, sentence, need: None, known: true, next: Next::Later }
-            }
-            Some(Ok(Submitted::StillWorking { verdict: None, trouble })) => {
+            Ok(Submitted::Waiting(verdict) | Submitted::Refused(verdict)) => (verdict, None, Next::Rest),
+            Ok(Submitted::StillWorking { verdict: Some(verdict), .. }) => (verdict, None, Next::Later),
+            Ok(Submitted::StillWorking { verdict: None, trouble }) => {
                 let sentence = trouble.unwrap_or_else(|| format!("{} is still being worked on", ticket.id));
-                Refusal { kind: "StillWorking", sentence, need: None, known: false, next: Next::Later }
+                let (kind, need, next) = ("StillWorking", None, Next::Later);
+                return self.refuse(name, object, Refusal { kind, sentence, need, known: false, next }).await;
             }
-            Some(Err(error)) => match self.verdict(&volume.id, &ticket, &error).await {
-                Some(verdict) if verdict.is_satisfied() => {
-                    self.stands(name, Some(standing(&verdict)));
-                    return Ok(Next::Rest);
-                }
-                Some(verdict) => {
-                    self.stands(name, Some(standing(&verdict)));
-                    let (kind, sentence) = (verdict.reason(), verdict.sentence(&ticket));
-                    let need = Some(Need::Node(object.spec.node_name.clone()));
-                    Refusal { kind, sentence, need, known: true, next: Next::Rest }
-                }
-                None => refused(&error, &object),
+            Err(error) => match self.verdict(&volume.id, ticket, &error).await {
+                Some(verdict) => (verdict, Some(Need::Node(object.spec.node_name.clone())), Next::Rest),
+                None => return self.refuse(name, object, refused(&error, object)).await,
             },
         };
-        self.refuse(name, &object, refusal).await
+        self.stands(name, Some(standing(&verdict)));
+        if verdict.is_satisfied() {
+            // Not durable yet, or on a node that cannot be asked for now: nothing that an object would have to be told.
+            return Ok(next);
+        }
+        let (kind, sentence) = (verdict.reason(), verdict.sentence(ticket));
+        self.refuse(name, object, Refusal { kind, sentence, need, known: true, next }).await
     }
 
     /// A node that cannot be asked for any more may have the volume all the same, or have lost it: the ledger knows.
@@ -201,7 +213,11 @@ impl Inner {
     }
 
     /// What the object asks for, or why that cannot be said.
-    async fn wanted(&self, object: &VolumeAttachment) -> Result<Result<Wanted, Refusal>, kube::Error> {
+    async fn wanted(
+        &self,
+        name: &str,
+        object: &VolumeAttachment,
+    ) -> Result<Result<Wanted, Refusal>, kube::Error> {
         let refusal = |kind, sentence, need| Refusal {
             kind,
             sentence,
@@ -223,7 +239,9 @@ impl Inner {
             Err(error) => return Ok(Err(malformed(&error))),
         };
         let node = &object.spec.node_name;
-        let remembered = node_id(object).and_then(|id| NodeId::new(id).ok());
+        // The ledger knows best, then the object, then the node.
+        let filed = self.filed(name).map(|filed| filed.node);
+        let remembered = filed.or_else(|| node_id(object).and_then(|id| NodeId::new(id).ok()));
         let Some(id) = remembered.or_else(|| self.nodes.id_of(node)) else {
             let sentence = format!(
                 "node {node} does not run this driver yet: its CSINode does not list it. It goes on when the driver has registered there."
@@ -341,6 +359,10 @@ impl Inner {
         shown.is_some_and(|shown| says(object, shown))
     }
 
+    fn filed(&self, name: &str) -> Option<Filed> {
+        self.book().get_mut(name).and_then(|entry| entry.filed.clone())
+    }
+
     fn is_news(&self, name: &str, kind: &'static str) -> bool {
         self.book().get_mut(name).is_none_or(|entry| entry.told != Some(kind))
     }
@@ -419,4 +441,9 @@ fn refused(error: &ControllerPublishError, object: &VolumeAttachment) -> Refusal
     // A volume may be made, or made known, without anything else changing.
     let next = if matches!(error, ControllerPublishError::UnknownNode(_)) { Next::Rest } else { Next::Later };
     Refusal { kind: error.name(), sentence: error.to_string(), need, known: false, next }
+}
+
+fn unfinished(error: &ControllerUnpublishError) -> Refusal {
+    let (kind, sentence) = (error.name(), error.to_string());
+    Refusal { kind, sentence, need: None, known: false, next: Next::Later }
 }
