@@ -43,7 +43,8 @@ pub(crate) fn up(is_release: bool) -> Result<()> {
     );
     let built = image::build(is_release)?;
     fs::create_dir_all(&directory)?;
-    let log = directory.join("log.txt");
+    // Beside it: a lab that does not come up takes its directory away.
+    let log = directory.with_extension("log");
     let output = File::create(&log)?;
     let mut held = Command::new("setsid")
         .arg(std::env::current_exe()?)
@@ -142,6 +143,7 @@ pub(crate) fn down() -> Result<()> {
         }
         None => {}
     }
+    let _ = fs::remove_file(directory.with_extension("log"));
     println!("No lab runs.");
     Ok(())
 }
