@@ -189,7 +189,7 @@ impl Cluster {
                 }
                 Err(error) => return Err(self.not_there(&error)),
             };
-            let token = made.status.map(|status| status.token).unwrap_or_default();
+            let token = made.status.and_then(|status| status.token).unwrap_or_default();
             let mut token = HeaderValue::try_from(token)
                 .map_err(|_| Failure::failed("the API server made a token that is none"))?;
             token.set_sensitive(true);

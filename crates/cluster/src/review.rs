@@ -93,8 +93,7 @@ impl Review {
         if let Some(known) = self.kept(&digest) {
             return Ok(known);
         }
-        let spec =
-            TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
+        let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![AUDIENCE.to_owned()]) };
         let review = TokenReview { spec, ..TokenReview::default() };
         // Counted from before the question.
         let asked = Instant::now();
