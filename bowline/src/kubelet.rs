@@ -195,3 +195,50 @@ pub(crate) async fn keep_untainted(node: NodeId, key: String, mut said: watch::R
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::config::Config;
+    use clap::Parser;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_that_stands_is_answered_with_a_new_socket_and_one_that_was_taken_back_is_not() {
+        let said = watch::Sender::new(Registered::Waiting);
+        let mut waiting = std::pin::pin!(refused(said.subscribe()));
+        let soon = Duration::from_secs(5);
+        for (next, is_due) in [
+            (Registered::Waiting, false),
+            (Registered::Refused("no".to_owned()), false),
+            (Registered::Yes, false),
+            (Registered::Yes, false),
+            (Registered::Refused("no".to_owned()), false),
+            (Registered::Refused("still no".to_owned()), true),
+        ] {
+            said.send_replace(next.clone());
+            let wait = if is_due { SHOW_AGAIN } else { soon };
+            let due = tokio::time::timeout(wait, &mut waiting).await.is_ok();
+            assert_eq!(due, is_due, "{next:?}");
+        }
+    }
+
+    #[test]
+    fn with_a_kubelet_everything_is_in_its_directory_unless_told_otherwise() {
+        let load = |typed: &[&str]| {
+            let typed = [&["bowline", "node", "--node", "n", "--data", "/d"], typed].concat();
+            let Command::Node(args) = Cli::try_parse_from(typed).unwrap().command else { panic!("not node") };
+            let config = Config::load_node(Path::new("/d"), args).unwrap();
+            let text = |path: &Path| path.to_str().unwrap().to_owned();
+            [text(config.csi.path()), text(&config.path_root), text(&config.state)]
+        };
+        assert_eq!(load(&[]), ["/d/n.sock", "/", "/d/node/n"]);
+        let kubelet = ["--kubelet", "/var/lib/kubelet"];
+        let csi = "/var/lib/kubelet/plugins/bowline.storage/csi.sock";
+        assert_eq!(load(&kubelet), [csi, "/var/lib/kubelet", "/d/node/n"]);
+        let more = ["--csi", "/x.sock", "--path-root", "/y", "--state", "/z"];
+        assert_eq!(load(&[&kubelet[..], &more].concat()), ["/x.sock", "/y", "/z"]);
+        let without = Cli::try_parse_from(["bowline", "node", "--node", "n", "--startup-taint", "k"]);
+        assert!(without.is_err(), "a taint is for a node in Kubernetes");
+    }
+}

@@ -68,7 +68,7 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
             log::init();
             let kubelet = args.kubelet.clone();
             let config = config::Config::load_node(&cli.data, args)?;
-            node::run(config, kubelet).await.map_err(|error| Failure::failed(format!("{error:#}")))
+            Box::pin(node::run(config, kubelet)).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
         command => {
             let way = Way::choose(Said {

@@ -37,7 +37,7 @@ impl Machine {
 
     fn start(&self) -> Daemon {
         let kubelet = self.world.path("kubelet");
-        self.world.beside_kubelet("worker-2", &kubelet, &["--http", "127.0.0.1:0"])
+        self.world.beside_kubelet("worker-2", &kubelet, &[], &["--http", "127.0.0.1:0"])
     }
 
     fn registry(&self) -> PathBuf {
@@ -51,8 +51,9 @@ impl Machine {
     /// The address that the process said last.
     fn address(&self) -> SocketAddr {
         let log = self.world.log("worker-2");
-        let told = log.lines().rev().find_map(|line| line.split_once(" HTTP address=")).expect("an address");
-        told.1.trim().parse().unwrap()
+        let lines = log.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let address = lines.filter_map(|line| Some(line.get("address")?.as_str()?.to_owned())).next();
+        address.expect("an address in the log").parse().unwrap()
     }
 
     async fn get(&self, path: &str) -> (u16, String) {
@@ -116,7 +117,7 @@ async fn the_kubelet_registers_the_driver_and_readiness_says_what_it_said() {
     }
     let (status, metrics) = machine.get("/metrics").await;
     assert_eq!(status, 200);
-    assert!(metrics.contains("bowline_node_operation_duration_seconds_count"), "{metrics}");
+    assert!(metrics.contains("bowline_stale_mounts_detected_total"), "{metrics}");
 
     tokio::task::spawn_blocking(|| daemon.stop()).await.unwrap();
     assert!(!machine.registry().exists() && !machine.csi().exists(), "a stop takes the sockets away");

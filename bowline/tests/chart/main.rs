@@ -14,6 +14,7 @@
 mod render;
 mod rights;
 mod schemas;
+mod server;
 mod truth;
 mod wiring;
 

@@ -30,7 +30,7 @@ pub(crate) const CASES: &[(&str, &str)] = &[
     (
         "an image of one's own",
         "image: { repository: example.org/b, pullPolicy: Never }\nimagePullSecrets: [mine]\n\
-         node: { extraArgs: [--max-volumes=7], nodeSelector: { a: b }, podAnnotations: { x: y } }",
+         node: { extraArgs: [--max-volumes=7], nodeSelector: { a: b }, podAnnotations: { example.org/x: text } }",
     ),
 ];
 
@@ -89,6 +89,25 @@ impl Chart {
             .env("HELM_CACHE_HOME", place.path())
             .output()
             .unwrap()
+    }
+
+    /// Installs, upgrades or uninstalls the release `bowline` in a cluster. It must succeed.
+    pub(crate) fn release(&self, command: &str, kubeconfig: &Path, more: &[&str]) {
+        let place = tempfile::tempdir().unwrap();
+        let chart = chart_directory();
+        let chart: &[&Path] = if command == "uninstall" { &[] } else { &[&chart] };
+        let output = Command::new(&self.helm)
+            .args([command, "bowline"])
+            .args(chart)
+            .args(["--namespace", "bowline", "--kubeconfig"])
+            .arg(kubeconfig)
+            .args(more)
+            .env("HELM_CONFIG_HOME", place.path())
+            .env("HELM_DATA_HOME", place.path())
+            .env("HELM_CACHE_HOME", place.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "helm {command}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// Every object that comes out.

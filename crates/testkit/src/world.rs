@@ -56,19 +56,26 @@ impl World {
     }
 
     /// Starts a node beside a kubelet with this directory; CSI listens in there.
-    pub fn beside_kubelet(&self, name: &str, kubelet: &Path, more: &[&str]) -> Daemon {
+    pub fn beside_kubelet(&self, name: &str, kubelet: &Path, env: &[(&str, &str)], more: &[&str]) -> Daemon {
         let socket = kubelet.join("plugins/bowline.storage/csi.sock");
         let kubelet = kubelet.to_str().unwrap();
-        self.start_at("node", name, socket, &[&["--kubelet", kubelet], more].concat())
+        self.start_at("node", name, socket, env, &[&["--kubelet", kubelet], more].concat())
     }
 
     fn start(&self, command: &str, node: &str, more: &[&str]) -> Daemon {
         let socket = self.path(&format!("{node}.sock"));
         let csi = format!("unix://{}", socket.display());
-        self.start_at(command, node, socket, &[&["--csi", &csi], more].concat())
+        self.start_at(command, node, socket, &[], &[&["--csi", &csi], more].concat())
     }
 
-    fn start_at(&self, command: &str, node: &str, socket: PathBuf, more: &[&str]) -> Daemon {
+    fn start_at(
+        &self,
+        command: &str,
+        node: &str,
+        socket: PathBuf,
+        env: &[(&str, &str)],
+        more: &[&str],
+    ) -> Daemon {
         let ready = self.path(&format!("{node}.ready"));
         let _ = fs::remove_file(&ready);
         let notify = UnixDatagram::bind(&ready).unwrap();
@@ -83,6 +90,7 @@ impl World {
             .env("NOTIFY_SOCKET", &ready)
             .env("BOWLINE_FAILPOINTS", self.path("failpoints"))
             .env("RUST_LOG", "info")
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

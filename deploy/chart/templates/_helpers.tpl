@@ -19,7 +19,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "bowline.pullSecrets" -}}
-{{- with .Values.imagePullSecrets }}
+{{- with .Values.imagePullSecrets -}}
 imagePullSecrets:
 {{- range . }}
   - name: {{ . }}

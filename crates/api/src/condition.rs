@@ -1,0 +1,66 @@
+use bowline_core::{Ticket, Timestamp, Verdict};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schema;
+
+/// Whether a condition holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Truth {
+    /// It does.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// One thing to know about an object, for people and for `kubectl wait`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// What it is about, in CamelCase.
+    #[serde(rename = "type")]
+    #[schemars(length(max = 316))]
+    pub kind: String,
+    /// Whether it holds.
+    pub status: Truth,
+    /// Why, in one word in CamelCase.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+    /// Why, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 32768))]
+    pub message: String,
+    /// Since when the status is what it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::moment")]
+    pub last_transition_time: Option<String>,
+}
+
+impl Condition {
+    /// The type of the condition that says whether a ticket has what it asked for.
+    pub const SATISFIED: &'static str = "Satisfied";
+
+    /// What a verdict says of a ticket. `before` is the condition that was shown until now: while the status stays the
+    /// same, so does the time.
+    pub fn of_verdict(
+        verdict: &Verdict,
+        ticket: &Ticket,
+        before: Option<&Condition>,
+        now: Timestamp,
+    ) -> Condition {
+        let status = if verdict.is_satisfied() { Truth::True } else { Truth::False };
+        let kept = before
+            .filter(|known| known.status == status)
+            .and_then(|known| known.last_transition_time.clone());
+        Condition {
+            kind: Self::SATISFIED.to_owned(),
+            status,
+            reason: verdict.reason().to_owned(),
+            message: verdict.sentence(ticket),
+            last_transition_time: Some(kept.unwrap_or_else(|| format!("{now:.0}"))),
+        }
+    }
+}

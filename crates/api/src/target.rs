@@ -1,0 +1,91 @@
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::{Condition, schema};
+
+/// Storage that holds volumes, and the agent through which it is reached. The object is named by the target's id.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[kube(
+    group = "bowline.storage",
+    version = "v1beta1",
+    kind = "Target",
+    plural = "targets",
+    shortname = "bvt",
+    category = "bowline",
+    status = "TargetStatus",
+    derive = "PartialEq",
+    doc = "Storage that holds volumes, and the agent through which it is reached. Named by the target's id.",
+    validation = Rule::new("size(self.metadata.name) <= 63").message("a target's name has 63 characters at most"),
+    printcolumn(name = "Kind", type_ = "string", json_path = ".spec.kind"),
+    printcolumn(name = "Reachable", type_ = "string", json_path = ".status.conditions[?(@.type==\"Reachable\")].status"),
+    printcolumn(name = "Free", type_ = "string", json_path = ".status.free"),
+    printcolumn(name = "Capacity", type_ = "string", json_path = ".status.capacity"),
+    printcolumn(name = "Draining", type_ = "boolean", json_path = ".spec.drain", priority = "1"),
+    printcolumn(name = "Address", type_ = "string", json_path = ".spec.address", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.kind == oldSelf.kind").message("kind cannot be changed"),
+    validation = Rule::new("has(self.topology) == has(oldSelf.topology) && (!has(self.topology) || self.topology == oldSelf.topology)").message("topology cannot be changed: it is in the volumes that were made there")
+)]
+pub struct TargetSpec {
+    /// What it is.
+    pub kind: TargetKind,
+    /// Where its agent listens: host:port.
+    #[schemars(length(min = 3, max = 300), regex(pattern = r"^.+:[0-9]{1,5}$"))]
+    pub address: String,
+    /// From where it can be reached: every segment must fit. Empty: from everywhere.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "topology")]
+    pub topology: BTreeMap<String, String>,
+    /// Whether nothing new is made here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drain: bool,
+}
+
+/// The kinds of storage there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetKind {
+    /// Sparse files in one directory.
+    File,
+}
+
+/// What is known of a target, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetStatus {
+    /// How many bytes it can hold, as people write sizes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub capacity: String,
+    /// How many of them can still be promised.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub free: String,
+    /// How many volumes it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::count")]
+    pub volumes: Option<u64>,
+    /// The version of its agent.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// `Reachable`, and what else there is to know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+impl TargetStatus {
+    /// The type of the condition that says whether the target's agent answers.
+    pub const REACHABLE: &'static str = "Reachable";
+}
+
+fn topology(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object",
+        "maxProperties": 16,
+        "additionalProperties": { "type": "string", "maxLength": 63 }
+    })
+}
