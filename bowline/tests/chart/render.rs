@@ -16,7 +16,10 @@ pub(crate) const CASES: &[(&str, &str)] = &[
         "a startup taint",
         "node: { startupTaint: { enabled: true }, kubeletDir: /var/lib/k0s/kubelet, dataDir: /srv/b }",
     ),
-    ("a shared directory", "sharedTargets: [{ name: shared, directory: /srv/s, nodeSelector: { a: b } }]"),
+    (
+        "a shared directory",
+        "sharedKernel: big\nfileTarget: { enabled: false }\nsharedTargets: [{ name: shared, directory: /srv/s, nodeSelector: { a: b } }]",
+    ),
     (
         "everything for monitoring",
         "metrics:\n  serviceMonitor: { enabled: true, labels: { release: p } }\n  rules: { enabled: true }\n  \
