@@ -49,8 +49,8 @@ pub struct ControllerArgs {
     #[arg(long, env = "BOWLINE_API", value_name = "ADDRESS")]
     pub api: Option<SocketAddr>,
 
-    /// The namespace it is installed in: of its Lease, its Secrets and its pods.
-    #[arg(long, env = "BOWLINE_NAMESPACE", value_name = "NAMESPACE", default_value = "bowline")]
+    /// The namespace it is installed in: of its Lease, its Secrets and its pods. The flag is one of every command.
+    #[arg(skip)]
     pub namespace: String,
 
     /// The name of its pod, which is its name in the Lease and in events.

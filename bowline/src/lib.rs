@@ -75,7 +75,8 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
         }
         Command::Controller(args) => {
             log::init();
-            controller::run(args).await.map_err(|error| Failure::failed(format!("{error:#}")))
+            let args = controller::ControllerArgs { namespace: cli.namespace, ..args };
+            Box::pin(controller::run(args)).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
         Command::Target(args) => {
             log::init();

@@ -14,6 +14,7 @@
 //!
 //! `deploy/crds` has the definitions for the API server; a test keeps them current.
 
+#![allow(clippy::duplicated_attributes, reason = "several printer columns of one type are no duplicates")]
 #![allow(
     unreachable_pub,
     reason = "KubeSchema makes a copy of each type inside a function, with its visibility"

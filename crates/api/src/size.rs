@@ -51,7 +51,7 @@ pub fn bytes_of(size: &IntOrString) -> Result<u64, SizeError> {
 /// The shortest exact text for so many bytes.
 pub fn size_of(bytes: u64) -> String {
     let binary = UNITS.iter().filter(|(suffix, _)| suffix.ends_with('i')).rev();
-    let exact = binary.copied().find(|(_, unit)| bytes >= *unit && bytes % unit == 0);
+    let exact = binary.copied().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     exact.map_or_else(|| bytes.to_string(), |(suffix, unit)| format!("{}{suffix}", bytes / unit))
 }
 

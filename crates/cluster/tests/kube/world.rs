@@ -308,6 +308,8 @@ pub(crate) async fn create(catalog: &Catalog, name: &str) -> Volume {
         uses: vec![Use { access: AccessMode::SingleNodeWriter, content: Content::Filesystem }],
         source: None,
         settings: Settings::default(),
+        target: None,
+        place: bowline_csi::TopologyRequirement::default(),
     };
     catalog.create_volume(order, LONG).await.unwrap()
 }
