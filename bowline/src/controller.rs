@@ -1,6 +1,7 @@
 //! `bowline controller`: the controller in Kubernetes. A parts list, and the order in which they start and stop.
 //!
-//! Several run; the one that has the Lease leads, and only it opens the CSI socket. Losing the Lease ends the process.
+//! Several run; the one that has the Lease leads, and only it serves CSI: on the socket of the others, a probe hears that the
+//! driver is not ready. Losing the Lease ends the process.
 
 use anyhow::{Context, Result};
 use bowline_cluster::targets::{self, connect_all};
@@ -26,6 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::absolute_path;
+use crate::identity::Identity;
 use crate::kubelet::answer_probes;
 use crate::span::Span;
 use crate::up::{stopped, until};
@@ -112,13 +114,14 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<()> {
     let api = open_door(&args, &client, &registry, stop.clone()).await?;
     let settings = LeaseSettings::new(&args.namespace, bowline_api::keys::LEASE, &args.pod_name);
     tracing::info!(lease = bowline_api::keys::LEASE, namespace = args.namespace, "waiting to lead");
+    let standby = Standby::start(&args.csi).await?;
     let (leadership, mut lost) = tokio::select! {
         acquired = lease::acquire(client.clone(), settings) => acquired?,
-        () = until(stop.clone()) => return Ok(()),
+        () = until(stop.clone()) => return standby.end().await,
     };
     stage.send_replace(Stage::Starts);
     tracing::info!(pod = args.pod_name, "leading");
-    let led = lead(&args, client, &leadership, &registry, (&stage, &api), stop);
+    let led = lead(&args, client, &leadership, &registry, (&stage, &api, standby), stop);
     tokio::select! {
         ended = Box::pin(led) => ended?,
         why = lost.lost() => anyhow::bail!("another controller may lead now ({why}); this one ends"),
@@ -132,7 +135,7 @@ async fn lead(
     client: Client,
     leadership: &Leadership,
     registry: &Arc<Mutex<Registry>>,
-    (stage, api): (&watch::Sender<Stage>, &Api),
+    (stage, api, standby): (&watch::Sender<Stage>, &Api, Standby),
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let tls = credentials(args, &client).await?;
@@ -172,6 +175,7 @@ async fn lead(
     }));
     beside.spawn(wishes::run(client.clone(), catalog.clone(), recorder));
     beside.spawn(renew(args.clone(), client));
+    standby.end().await?;
     let server = Server::bind(&args.csi, Limits::default())
         .await?
         .identity(IdentityService::new(catalog.clone()))
@@ -187,6 +191,31 @@ async fn lead(
     drop(running);
     catalog.close().await;
     Ok(())
+}
+
+/// A socket that answers that the driver is not ready, and nothing else. The sidecars in the pod wait as long as they hear
+/// that; one that finds no socket ends after half a minute, and a pod whose containers end is not ready.
+struct Standby {
+    end: watch::Sender<bool>,
+    served: tokio::task::JoinHandle<Result<()>>,
+}
+
+impl Standby {
+    async fn start(csi: &Endpoint) -> Result<Self> {
+        let server = Server::bind(csi, Limits::default()).await?.identity(Identity::NotReady);
+        let (end, ended) = watch::channel(false);
+        let served = tokio::spawn(async move {
+            server.run(until(ended)).await?;
+            Ok(())
+        });
+        Ok(Self { end, served })
+    }
+
+    /// Whoever was connected loses the connection, and comes again.
+    async fn end(self) -> Result<()> {
+        self.end.send_replace(true);
+        self.served.await.context("the socket of the standby")?
+    }
 }
 
 /// What it shows to agents, on disk, where it is read for every connection.

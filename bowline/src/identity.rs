@@ -1,13 +1,19 @@
-//! `Identity` of a process that is only a node.
+//! `Identity` of a process without a catalog: one that is only a node, and a controller that does not lead.
 
 use bowline_csi::wire;
 use tonic::{Request, Response, Status};
 
-/// Answers for a node without a controller beside it.
-pub(crate) struct NodeIdentity;
+/// Who answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// A node without a controller beside it.
+    Node,
+    /// A controller that waits to lead.
+    NotReady,
+}
 
 #[tonic::async_trait]
-impl wire::identity_server::Identity for NodeIdentity {
+impl wire::identity_server::Identity for Identity {
     async fn get_plugin_info(
         &self,
         _: Request<wire::GetPluginInfoRequest>,
@@ -27,6 +33,6 @@ impl wire::identity_server::Identity for NodeIdentity {
     }
 
     async fn probe(&self, _: Request<wire::ProbeRequest>) -> Result<Response<wire::ProbeResponse>, Status> {
-        Ok(Response::new(wire::ProbeResponse { ready: Some(true) }))
+        Ok(Response::new(wire::ProbeResponse { ready: Some(*self == Self::Node) }))
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::config::Config;
-use crate::identity::NodeIdentity;
+use crate::identity::Identity;
 use crate::kubelet::{self, KubeletArgs, Registration};
 use crate::notify::{self, State};
 use crate::up::{TARGET, stopped, this_node, until};
@@ -83,7 +83,7 @@ pub(crate) async fn run(config: Config, told: KubeletArgs) -> Result<()> {
     if told.kubelet.is_some() {
         kubelet::make_place(config.csi.path())?;
     }
-    let server = Server::bind(&config.csi, Limits::default()).await?.identity(NodeIdentity).node(node);
+    let server = Server::bind(&config.csi, Limits::default()).await?.identity(Identity::Node).node(node);
     let registration = match &told.kubelet {
         Some(directory) => Some(Registration::bind(directory, &config.csi).await?),
         None => None,

@@ -1,5 +1,6 @@
 //! The server on the socket.
 
+use crate::authority::Corrected;
 use crate::calls::LogCalls;
 use crate::endpoint::Endpoint;
 use crate::socket::{BindError, OwnedSocket};
@@ -87,6 +88,8 @@ pub struct Server {
     socket: OwnedSocket,
     limits: Limits,
     routes: RoutesBuilder,
+    /// Whether callers may come whose `:authority` is none.
+    lenient: bool,
 }
 
 macro_rules! add {
@@ -108,7 +111,7 @@ impl Server {
     /// is left alone and is an error.
     pub async fn bind(endpoint: &Endpoint, limits: Limits) -> Result<Self, BindError> {
         let (listener, socket) = OwnedSocket::bind(endpoint).await?;
-        Ok(Self { listener, socket, limits, routes: RoutesBuilder::default() })
+        Ok(Self { listener, socket, limits, routes: RoutesBuilder::default(), lenient: false })
     }
 
     add! {
@@ -128,14 +131,20 @@ impl Server {
         node, Node, NodeServer
     }
     add! {
-        /// Serves the kubelet's `Registration` too.
-        registration, Registration, RegistrationServer
+        /// Serves `Registration` too.
+        registration_alone, Registration, RegistrationServer
+    }
+
+    /// Serves the kubelet's `Registration` too, as the kubelet calls it.
+    #[must_use]
+    pub fn registration(self, service: impl Registration) -> Self {
+        Self { lenient: true, ..self.registration_alone(service) }
     }
 
     /// Answers until `stop` is done; then removes the socket at once, takes no new call, and lets the running ones end
     /// within the grace.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<Ended, ServeError> {
-        let Self { listener, socket, limits, routes } = self;
+        let Self { listener, socket, limits, routes, lenient } = self;
         let calls = Arc::new(Semaphore::new(limits.calls));
         let (stopping, stopped) = oneshot::channel();
         let signal = async move {
@@ -150,7 +159,7 @@ impl Server {
             .layer(LogCalls)
             .layer(GlobalConcurrencyLimitLayer::with_semaphore(calls.clone()))
             .add_routes(routes.routes())
-            .serve_with_incoming_shutdown(connections(listener, limits.connections), signal);
+            .serve_with_incoming_shutdown(connections(listener, limits.connections, lenient), signal);
         let too_late = async move {
             // An error means that the server ended by itself, and that is told by the server.
             match stopped.await {
@@ -170,9 +179,13 @@ impl Server {
 }
 
 /// Connections as they come, never more than `limit` at once.
-fn connections(listener: UnixListener, limit: usize) -> impl Stream<Item = Result<Connection, Infallible>> {
+fn connections(
+    listener: UnixListener,
+    limit: usize,
+    lenient: bool,
+) -> impl Stream<Item = Result<Connection, Infallible>> {
     let places = Arc::new(Semaphore::new(limit));
-    stream::unfold((listener, places), |(listener, places)| async move {
+    stream::unfold((listener, places), move |(listener, places)| async move {
         let place = places.clone().acquire_owned().await.ok()?;
         let stream = loop {
             match listener.accept().await {
@@ -183,13 +196,15 @@ fn connections(listener: UnixListener, limit: usize) -> impl Stream<Item = Resul
                 }
             }
         };
-        Some((Ok(Connection { stream, _place: place }), (listener, places)))
+        let corrected = lenient.then(Corrected::new);
+        Some((Ok(Connection { stream, corrected, _place: place }), (listener, places)))
     })
 }
 
 /// A connection that has its place until it is closed.
 struct Connection {
     stream: UnixStream,
+    corrected: Option<Corrected>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -207,7 +222,22 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let Self { stream, corrected, .. } = &mut *self;
+        let Some(corrected) = corrected else { return Pin::new(stream).poll_read(context, buffer) };
+        loop {
+            let ready = corrected.take(buffer.remaining());
+            if !ready.is_empty() {
+                buffer.put_slice(&ready);
+                return Poll::Ready(Ok(()));
+            }
+            let mut bytes = [0; 4096];
+            let mut heard = ReadBuf::new(&mut bytes);
+            std::task::ready!(Pin::new(&mut *stream).poll_read(context, &mut heard))?;
+            if heard.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            corrected.hear(heard.filled())?;
+        }
     }
 }
 
