@@ -64,7 +64,7 @@ fn blocks_and_snapshots(cluster: &Cluster) {
         (ready.ok()? == "true").then_some(())
     });
     // A snapshot of CSI is one of ours.
-    assert!(lab.kubectl(&["get", "bvs", "-o", "name"]).contains("snapshots.bowline.storage/snapshot-"));
+    assert!(lab.kubectl(&["get", "bvs", "-o", "name"]).contains("/snapshot-"));
     let from = "  dataSource: { name: db-1, kind: VolumeSnapshot, apiGroup: snapshot.storage.k8s.io }\n";
     cluster.claim("restored", &format!("{RWO}{from}"));
     cluster.pod("restored", "lab-b", "restored", "cat /data/file");

@@ -351,10 +351,10 @@ mod tests {
 
     #[test]
     fn a_request_that_cannot_be_meant_so_is_refused_by_its_field() {
-        let mode = Some(wire::Mode { write: true, frontend: true, share: wire::Share::Nobody.into() });
-        let good = wire::AllowRequest { volume: "v".into(), node: "n".into(), epoch: 1, mode };
+        let mode = wire::Mode { write: true, frontend: true, share: wire::Share::Nobody.into() };
+        let good = wire::AllowRequest { volume: "v".into(), node: "n".into(), epoch: 1, mode: Some(mode) };
         assert!(to_grant(&good).is_ok());
-        let odd = Some(wire::Mode { share: 77, ..mode.unwrap() });
+        let odd = Some(wire::Mode { share: 77, ..mode });
         for (request, told) in [
             (wire::AllowRequest { volume: String::new(), ..good.clone() }, "volume: volume id is empty"),
             (wire::AllowRequest { node: "a/b".into(), ..good.clone() }, "node: node id \"a/b\" contains"),

@@ -25,6 +25,7 @@ fn to<Q>(target: &'static str, message: Q) -> Request<Q> {
     request
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is made for this")]
 fn told(status: Status, code: Code, words: &str) {
     assert_eq!(status.code(), code, "{status}");
     assert!(status.message().contains(words), "{status}");
