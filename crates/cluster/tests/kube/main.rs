@@ -6,4 +6,5 @@
 mod attach;
 mod lease;
 mod people;
+mod wishes;
 mod world;

@@ -8,7 +8,6 @@ use bowline_core::Phase;
 use bowline_store::{KubeStore, MemoryStore};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -209,20 +208,7 @@ async fn attach_within_a_second(world: &World) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_its_records_in_kubernetes_an_attach_costs_three_writes_and_every_verdict_is_shown() {
     let Some(mut world) = World::new().await else { return };
-    let definitions = Api::<CustomResourceDefinition>::all(world.client.clone());
-    for definition in bowline_api::definitions() {
-        let _ = definitions.create(&PostParams::default(), &definition).await;
-        let name = definition.metadata.name.unwrap();
-        wait_for("the definition to be served", async || {
-            let status = definitions.get(&name).await.unwrap().status?;
-            status
-                .conditions?
-                .iter()
-                .any(|one| one.type_ == "Established" && one.status == "True")
-                .then_some(())
-        })
-        .await;
-    }
+    world.define().await;
     let settings = LeaseSettings::new("default", "records", "one");
     let (leadership, _lost) = acquire(world.client.clone(), settings).await.unwrap();
     let store = Arc::new(KubeStore::new(world.client.clone(), Arc::new(leadership.clone())));

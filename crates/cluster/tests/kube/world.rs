@@ -10,6 +10,7 @@ use bowline_testkit::SimTarget;
 use bowline_testkit::lab::ApiLab;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use prometheus_client::registry::Registry;
@@ -81,6 +82,24 @@ impl World {
         &self,
     ) -> Api<K> {
         Api::all(self.client.clone())
+    }
+
+    /// Bowline's own kinds, served.
+    pub(crate) async fn define(&self) {
+        let definitions = Api::<CustomResourceDefinition>::all(self.client.clone());
+        for definition in bowline_api::definitions() {
+            let _ = definitions.create(&PostParams::default(), &definition).await;
+            let name = definition.metadata.name.unwrap();
+            wait_for("the definition to be served", async || {
+                let status = definitions.get(&name).await.unwrap().status?;
+                status
+                    .conditions?
+                    .iter()
+                    .any(|one| one.type_ == "Established" && one.status == "True")
+                    .then_some(())
+            })
+            .await;
+        }
     }
 
     async fn clear<K>(&self)
