@@ -35,6 +35,7 @@ mod room;
 mod shelf;
 mod start;
 mod still;
+mod turns;
 
 pub use room::Policy;
 pub use shelf::Shelf;
@@ -55,6 +56,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use turns::Turns;
 
 /// The topology key of the machine whose directory it is.
 pub const TOPOLOGY_HOST: &str = "topology.bowline.storage/host";
@@ -86,6 +88,7 @@ struct Inner {
     sizes: Sizes,
     directory: Directory,
     room: Room,
+    turns: Turns,
     /// Cuts that are taken, but whose snapshots have not all got their records because writing them failed.
     unfinished: Mutex<Vec<CutRecord>>,
     _lock: PathLock,
@@ -256,12 +259,22 @@ impl Provision for FileTarget {
 
     async fn create(&self, order: &NewVolume, progress: &Progress) -> Result<u64, ProvisionError> {
         let order = order.clone();
-        self.watched(progress, move |inner, progress| inner.create(&order, progress)).await
+        let turn = self.inner.turns.take(&order.volume).await;
+        let create = move |inner: &Inner, progress: &Progress| {
+            let _turn = turn;
+            inner.create(&order, progress)
+        };
+        self.watched(progress, create).await
     }
 
     async fn delete(&self, volume: &VolumeId) -> Result<(), ProvisionError> {
         let volume = volume.clone();
-        self.provision(move |inner| inner.delete(&volume)).await
+        let turn = self.inner.turns.take(&volume).await;
+        let delete = move |inner: &Inner| {
+            let _turn = turn;
+            inner.delete(&volume)
+        };
+        self.provision(delete).await
     }
 
     async fn grow(&self, volume: &VolumeId, size: u64) -> Result<u64, ProvisionError> {

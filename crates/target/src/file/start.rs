@@ -5,6 +5,7 @@ use super::directory::{Directory, Fault, called, now, write_file};
 use super::name::{self, Ours, Part};
 use super::record::{DirectoryRecord, From, Phase, SnapshotRecord, VolumeRecord};
 use super::room::Room;
+use super::turns::Turns;
 use super::{FileTarget, Inner, Settings};
 use crate::{Item, Sizes};
 use bowline_core::SnapshotId;
@@ -96,6 +97,7 @@ impl FileTarget {
             sizes: Sizes { minimum: MINIMUM, maximum, multiple: MULTIPLE },
             directory: Directory { path, installation },
             room: Room::new(policy),
+            turns: Turns::default(),
             unfinished: Mutex::default(),
             _lock: lock,
         };
