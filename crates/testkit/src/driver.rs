@@ -16,6 +16,9 @@ use tonic::{Code, Status};
 
 use crate::world::{Daemon, PATIENCE, World};
 
+/// How long a process may take from its fork to its exec, on a machine that has much to do.
+const FORK: Duration = Duration::from_secs(30);
+
 /// A MiB.
 pub const MIB: i64 = 1 << 20;
 
@@ -310,9 +313,17 @@ impl Driver {
         self.expose(volume, &context, pod, how, readonly).await
     }
 
-    /// The way back.
+    /// The way back. A volume that is busy is asked for again, as a kubelet would: a process that another test has just
+    /// forked has this one's files open until its exec.
     pub async fn detach_all(&mut self, controller: &mut Driver, volume: &str, pod: &str) -> Answer<()> {
-        self.hide(volume, pod).await?;
+        let begun = Instant::now();
+        while let Err(status) = self.hide(volume, pod).await {
+            let busy = status.code() == Code::Unavailable && status.message().contains("busy");
+            if !busy || begun.elapsed() > FORK {
+                return Err(status);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         self.unstage(volume).await?;
         controller.unpublish(volume, &self.node).await
     }
