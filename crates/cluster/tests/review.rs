@@ -68,9 +68,10 @@ async fn a_token_gives_what_its_account_may_and_nothing_else_does() {
         lab.kubectl(&words).trim().to_owned()
     };
     let edit = token("bowline", "bowline-edit", "bowline.storage");
-    let mut forged = edit.clone();
-    let last = if forged.pop() == Some('A') { 'B' } else { 'A' };
-    forged.push(last);
+    // Not the last character of the signature: some of its bits mean nothing, and it may stay the same signature.
+    let (start, end) = edit.split_at(edit.len() - 20);
+    let other = if end.starts_with('A') { 'B' } else { 'A' };
+    let forged = format!("{start}{other}{}", &end[1..]);
     let controller = lab.client_as(Access::ServiceAccount("bowline", "bowline-controller")).await;
     let gate = Review::new(controller, "bowline");
     let (get, post) = (Method::GET, Method::POST);
