@@ -2,7 +2,7 @@
 //! one that was deleted is deleted; a Snapshot likewise; a ticket in `spec.attachmentTickets` is filed, and one that was
 //! taken out is withdrawn.
 //!
-//! **Flow.** What to do follows from the object alone ([`volume`], [`snapshot`]: pure); the catalog does it, and it is the
+//! **Flow.** What to do follows from the object alone (`volume`, `snapshot`: pure); the catalog does it, and it is the
 //! catalog that remembers how far it came. What cannot be done is said in an event on the object and tried again later.
 //!
 //! What can be changed about a volume later (`settings`) is changed by CSI or the command line: a spec that was written
