@@ -50,7 +50,9 @@ mod enabled {
             return;
         }
         let _ = fs::remove_file(&armed);
-        let _ = fs::write(directory.join("stopped"), name);
+        // By renaming: who sees the file reads the whole name.
+        let whole = directory.join("stopping");
+        let _ = fs::write(&whole, name).and_then(|()| fs::rename(&whole, directory.join("stopped")));
         drop(turn);
         loop {
             std::thread::park();
