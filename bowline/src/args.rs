@@ -519,7 +519,7 @@ pub enum SnapshotCommand {
     /// Deletes a snapshot, or with --group a group and all its snapshots.
     #[command(visible_alias = "rm")]
     Delete {
-        /// The snapshot, or the id of the group.
+        /// The snapshot or the group, by its name or id.
         snapshot: String,
         /// It is a group.
         #[arg(long)]

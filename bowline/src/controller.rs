@@ -11,7 +11,6 @@ use bowline_controller::{Catalog, Parts};
 use bowline_core::Timestamp;
 use bowline_csi::{Endpoint, Limits, Server};
 use bowline_engine::SystemClock;
-use bowline_store::kube::Guard;
 use bowline_store::{KubeStore, Store};
 use bowline_target::agent::TlsFiles;
 use bowline_web::{Api, Probe};
@@ -81,15 +80,6 @@ pub enum AttacherKind {
     Sidecar,
 }
 
-/// The lease, asked before every write.
-struct Led(Leadership);
-
-impl Guard for Led {
-    fn may_write(&self) -> Result<(), String> {
-        self.0.may_write()
-    }
-}
-
 /// How far the process has come, for whoever asks whether it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -122,12 +112,13 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<()> {
     stage.send_replace(Stage::Starts);
     tracing::info!(pod = args.pod_name, "leading");
     let led = lead(&args, client, &leadership, &registry, (&stage, &api, standby), stop);
-    tokio::select! {
-        ended = Box::pin(led) => ended?,
+    let ended = tokio::select! {
+        ended = Box::pin(led) => ended,
         why = lost.lost() => anyhow::bail!("another controller may lead now ({why}); this one ends"),
-    }
+    };
+    // Also if it could not go on: another one may be able to.
     leadership.release().await;
-    Ok(())
+    ended
 }
 
 async fn lead(
@@ -139,8 +130,9 @@ async fn lead(
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let tls = credentials(args, &client).await?;
-    let store = Arc::new(KubeStore::new(client.clone(), Arc::new(Led(leadership.clone()))));
-    let known = connect_all(&client, &tls).await?;
+    let store = Arc::new(KubeStore::new(client.clone(), Arc::new(leadership.clone())));
+    let connections = connect_all(&client, &tls).await?;
+    let known = connections.targets();
     // Before the catalog is opened: what is attached already has its ticket before anything is compared.
     adopt::adopt(&client, store.as_ref(), &known, false).await?;
     let catalog = Catalog::open(Parts {
@@ -158,7 +150,7 @@ async fn lead(
         registry: Arc::clone(registry),
         instance: args.pod_name.clone(),
         attacher: args.attacher == AttacherKind::Builtin,
-        notes: Some(store),
+        notes: Some(Arc::clone(&store)),
         patience: Duration::from_secs(2),
         fence_not_ready_after: args.fence_not_ready_after.map(|span| Duration::from_secs(span.0.into())),
     })
@@ -172,8 +164,9 @@ async fn lead(
         catalog: catalog.clone(),
         tls: tls.clone(),
         recorder: recorder.clone(),
+        connections,
     }));
-    beside.spawn(wishes::run(client.clone(), catalog.clone(), recorder));
+    beside.spawn(wishes::run(client.clone(), store, catalog.clone(), recorder));
     beside.spawn(renew(args.clone(), client));
     standby.end().await?;
     let server = Server::bind(&args.csi, Limits::default())

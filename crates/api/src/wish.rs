@@ -28,6 +28,14 @@ pub enum WishError {
         /// What is wrong with it.
         error: IdError,
     },
+    /// An id that is kept for the VolumeAttachments of Kubernetes.
+    #[error(
+        "spec.attachmentTickets[{key}].id begins with csi-, as the tickets of Kubernetes' own VolumeAttachments do; choose another"
+    )]
+    Reserved {
+        /// Where it stands.
+        key: String,
+    },
     /// A word that is none of the allowed ones.
     #[error("spec.attachmentTickets[{key}].{field}: {error}")]
     Word {
@@ -81,6 +89,9 @@ impl AttachmentTicket {
         let key = shown(key);
         if self.id != key {
             return Err(WishError::OtherKey { key, id: shown(&self.id) });
+        }
+        if key.starts_with("csi-") {
+            return Err(WishError::Reserved { key });
         }
         let id = |field| move |error| WishError::Id { key: shown(&self.id), field, error };
         let word = |field| move |error| WishError::Word { key: shown(&self.id), field, error };

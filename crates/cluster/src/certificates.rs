@@ -9,7 +9,7 @@
 use jiff::{Span, Timestamp, tz::TimeZone};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -74,33 +74,53 @@ pub enum CertificateError {
     Make(#[from] rcgen::Error),
 }
 
-/// The controller's credentials. Makes what is missing or old, for the agents too. Only the leader calls this.
+/// How often it is begun again when somebody else writes a Secret meanwhile.
+const ATTEMPTS: usize = 5;
+
+/// The controller's credentials. Makes what is missing or old, for the agents too. Only the leader calls this; should
+/// two do, they end up with the same authority.
 pub async fn ensure(
     client: &Client,
     namespace: &str,
     now: Timestamp,
 ) -> Result<Credentials, CertificateError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let held = get(&secrets, CONTROLLER_SECRET).await?;
+    let mut attempts = 1;
+    loop {
+        match attempt(&secrets, now).await {
+            Err(CertificateError::Api { error, .. }) if attempts < ATTEMPTS && is_conflict(&error) => {
+                attempts += 1
+            }
+            other => return other,
+        }
+    }
+}
+
+fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+async fn attempt(secrets: &Api<Secret>, now: Timestamp) -> Result<Credentials, CertificateError> {
+    let held = get(secrets, CONTROLLER_SECRET).await?;
     let authority = match &held {
         Some(secret) => Authority::read(secret)?,
         None => Authority::make(now)?,
     };
-    let controller = match held.filter(|secret| !is_due(secret, now)) {
-        Some(secret) => secret,
-        None => {
+    let controller = match held {
+        Some(secret) if !is_due(&secret, now) => secret,
+        held => {
             let made = authority.sign(CONTROLLER, now)?;
-            put(&secrets, made.secret(CONTROLLER_SECRET, Some(&authority), now)).await?
+            put(secrets, made.secret(CONTROLLER_SECRET, Some(&authority), now), held).await?
         }
     };
-    let agents = get(&secrets, AGENT_SECRET).await?;
+    let agents = get(secrets, AGENT_SECRET).await?;
     let stale = |secret: &Secret| {
         is_due(secret, now)
             || text(secret, AGENT_SECRET, "ca.crt").ok().as_deref() != Some(&authority.certificate)
     };
     if agents.as_ref().is_none_or(stale) {
         let made = authority.sign(AGENT, now)?;
-        put(&secrets, made.secret(AGENT_SECRET, None, now)).await?;
+        put(secrets, made.secret(AGENT_SECRET, None, now), agents).await?;
     }
     let field = |field| text(&controller, CONTROLLER_SECRET, field);
     Ok(Credentials { authority: field("ca.crt")?, certificate: field("tls.crt")?, key: field("tls.key")? })
@@ -113,19 +133,25 @@ async fn get(secrets: &Api<Secret>, name: &'static str) -> Result<Option<Secret>
         .map_err(|error| CertificateError::Api { secret: name, error: Box::new(error) })
 }
 
-/// Creates it, or replaces what is in it.
+/// Creates it, or replaces what `held` has; a conflict if that is not what is there.
 async fn put(
     secrets: &Api<Secret>,
     (name, secret): (&'static str, Secret),
+    held: Option<Secret>,
 ) -> Result<Secret, CertificateError> {
-    let told = |error| CertificateError::Api { secret: name, error: Box::new(error) };
-    match secrets.create(&PostParams::default(), &secret).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => {
-            let apply = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-            secrets.patch(name, &apply, &Patch::Merge(&secret)).await.map_err(told)
+    let parameters = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let written = match held {
+        None => secrets.create(&parameters, &secret).await,
+        Some(mut held) => {
+            held.metadata
+                .annotations
+                .get_or_insert_default()
+                .extend(secret.metadata.annotations.unwrap_or_default());
+            held.data = secret.data;
+            secrets.replace(name, &parameters, &held).await
         }
-        other => other.map_err(told),
-    }
+    };
+    written.map_err(|error| CertificateError::Api { secret: name, error: Box::new(error) })
 }
 
 fn text(secret: &Secret, name: &'static str, field: &'static str) -> Result<String, CertificateError> {

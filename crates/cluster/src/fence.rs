@@ -48,18 +48,41 @@ fn keeps(pod: &str, volume: &PodVolume) -> Keeps {
     if of_the_pod { Keeps::Nothing } else { Keeps::Something }
 }
 
-/// The claims of a pod; `None` if it keeps something that is not ours to judge, or keeps nothing at all.
-fn claims(pod: &Pod) -> Option<Vec<String>> {
+/// The claims of a pod, and whether they are all that it keeps.
+fn claims(pod: &Pod) -> (Vec<String>, bool) {
     let name = pod.name_any();
-    let mut claims = Vec::new();
+    let (mut claims, mut is_all) = (Vec::new(), true);
     for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
         match keeps(&name, volume) {
             Keeps::Nothing => {}
             Keeps::Claim(claim) => claims.push(claim),
-            Keeps::Something => return None,
+            Keeps::Something => is_all = false,
         }
     }
-    (!claims.is_empty()).then_some(claims)
+    is_all &= !claims.is_empty();
+    (claims, is_all)
+}
+
+/// A pod on a silent node.
+struct Judged<'a> {
+    pod: &'a Pod,
+    /// Its volumes that are of this driver.
+    volumes: BTreeSet<VolumeId>,
+    /// Whether it is left alone.
+    stays: bool,
+}
+
+/// Whatever shares a volume with a pod that is left alone is left alone too: the volume stays where it is.
+fn spare_together(pods: &mut [Judged<'_>]) {
+    loop {
+        let kept: BTreeSet<VolumeId> =
+            pods.iter().filter(|pod| pod.stays).flat_map(|pod| pod.volumes.clone()).collect();
+        let mut more = pods.iter_mut().filter(|pod| !pod.stays && !pod.volumes.is_disjoint(&kept)).peekable();
+        if more.peek().is_none() {
+            return;
+        }
+        more.for_each(|pod| pod.stays = true);
+    }
 }
 
 /// Fences silent nodes. It runs until the last handle is dropped.
@@ -154,41 +177,48 @@ impl Inner {
         }
         let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = Api::<Pod>::all(self.client.clone()).list(&params).await?;
-        let mut freed = BTreeSet::new();
+        let mut judged = Vec::new();
         for pod in &pods.items {
-            let Some(volumes) = self.healthy_volumes(pod).await? else { continue };
-            self.remove(node, pod, &volumes).await?;
-            freed.extend(volumes);
+            judged.push(self.judge(pod).await?);
         }
-        self.detach(node, &freed).await
+        spare_together(&mut judged);
+        for one in judged.iter().filter(|one| !one.stays) {
+            self.remove(node, one.pod, &one.volumes).await?;
+        }
+        let kept = judged.into_iter().filter(|one| one.stays).flat_map(|one| one.volumes).collect();
+        self.detach(node, &kept).await
     }
 
-    /// The volumes of a pod, if all that it keeps is on healthy volumes of this driver.
-    async fn healthy_volumes(&self, pod: &Pod) -> Result<Option<Vec<VolumeId>>, kube::Error> {
-        let Some(claims) = claims(pod) else { return Ok(None) };
+    /// Looks at a pod: it goes if all that it keeps is on healthy volumes of this driver.
+    async fn judge<'a>(&self, pod: &'a Pod) -> Result<Judged<'a>, kube::Error> {
+        let (claims, is_all) = claims(pod);
         let namespace = pod.namespace().unwrap_or_default();
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
-        let mut volumes = Vec::new();
+        let mut judged = Judged { pod, volumes: BTreeSet::new(), stays: !is_all };
         for claim in claims {
             let bound = api.get_opt(&claim).await?.and_then(|claim| claim.spec?.volume_name);
             let pv = bound.and_then(|pv| self.pvs.known.get(&pv));
-            let Some(volume) = pv.and_then(|pv| VolumeId::new(&pv.handle).ok()) else { return Ok(None) };
+            let Some(volume) = pv.and_then(|pv| VolumeId::new(&pv.handle).ok()) else {
+                judged.stays = true;
+                continue;
+            };
             match self.catalog.volume_fault(&volume).await {
-                Ok(None) => volumes.push(volume),
+                Ok(None) => {}
                 Ok(Some(fault)) => {
                     tracing::warn!(%volume, fault, pod = pod.name_any(), "not fenced: a volume is not healthy");
-                    return Ok(None);
+                    judged.stays = true;
                 }
                 Err(error) => {
                     tracing::warn!(%volume, %error, pod = pod.name_any(), "not fenced: nobody knows how a volume is");
-                    return Ok(None);
+                    judged.stays = true;
                 }
             }
+            judged.volumes.insert(volume);
         }
-        Ok(Some(volumes))
+        Ok(judged)
     }
 
-    async fn remove(&self, node: &str, pod: &Pod, volumes: &[VolumeId]) -> Result<(), kube::Error> {
+    async fn remove(&self, node: &str, pod: &Pod, volumes: &BTreeSet<VolumeId>) -> Result<(), kube::Error> {
         let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
         let label = json!({"metadata": {"uid": pod.metadata.uid, "labels": {FENCED: "true"}}});
@@ -215,7 +245,8 @@ impl Inner {
         Ok(())
     }
 
-    async fn detach(&self, node: &str, volumes: &BTreeSet<VolumeId>) -> Result<(), kube::Error> {
+    /// Detaches what no pod on the node needs any more, also what an earlier try freed and did not come to detach.
+    async fn detach(&self, node: &str, kept: &BTreeSet<VolumeId>) -> Result<(), kube::Error> {
         let api: Api<VolumeAttachment> = Api::all(self.client.clone());
         for object in api.list(&ListParams::default()).await?.items {
             if object.spec.attacher != DRIVER || object.spec.node_name != node {
@@ -224,7 +255,7 @@ impl Inner {
             let pv =
                 object.spec.source.persistent_volume_name.as_deref().and_then(|pv| self.pvs.known.get(pv));
             let volume = pv.and_then(|pv| VolumeId::new(&pv.handle).ok());
-            if !volume.is_some_and(|volume| volumes.contains(&volume)) {
+            if volume.is_none_or(|volume| kept.contains(&volume)) {
                 continue;
             }
             let precondition = Preconditions { uid: object.metadata.uid.clone(), resource_version: None };
@@ -268,9 +299,26 @@ mod tests {
                 serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
                 "spec": {"containers": [], "volumes": volumes}}))
                 .unwrap();
-            let found = claims(&pod);
-            let found = found.as_ref().map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
+            let (found, is_all) = claims(&pod);
+            let found = is_all.then(|| found.iter().map(String::as_str).collect::<Vec<_>>());
             assert_eq!(found, expected, "{volumes}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_shares_a_volume_with_one_that_is_left_alone_is_left_alone_too() {
+        let pod = Pod::default();
+        let ids = |names: &[&str]| names.iter().map(|name| VolumeId::new(*name).unwrap()).collect();
+        let judged = |volumes: &[&str], stays| Judged { pod: &pod, volumes: ids(volumes), stays };
+        let mut pods = [
+            judged(&["a"], false),
+            judged(&["b", "c"], false),
+            judged(&["c", "d"], true),
+            judged(&["a", "b"], false),
+        ];
+        spare_together(&mut pods[..3]);
+        assert_eq!(pods.each_ref().map(|one| one.stays), [false, true, true, false]);
+        spare_together(&mut pods);
+        assert_eq!(pods.each_ref().map(|one| one.stays), [true; 4], "through a third one");
     }
 }

@@ -20,7 +20,7 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Which pods of the controller's namespace run an agent beside them.
@@ -50,12 +50,27 @@ pub struct Parts {
     pub tls: TlsFiles,
     /// Where events go.
     pub recorder: Recorder,
+    /// What is connected already.
+    pub connections: Connections,
+}
+
+/// Under which address each target is connected.
+#[derive(Default)]
+pub struct Connections(HashMap<TargetId, (String, Arc<AgentClient>)>);
+
+impl Connections {
+    /// The targets.
+    pub fn targets(&self) -> Vec<Arc<dyn Provision>> {
+        self.0.values().map(|(_, agent)| Arc::clone(agent) as Arc<dyn Provision>).collect()
+    }
 }
 
 struct Context {
-    parts: Parts,
-    /// Under which address each target is connected.
-    connected: Mutex<HashMap<TargetId, (String, Arc<AgentClient>)>>,
+    client: Client,
+    catalog: Catalog,
+    tls: TlsFiles,
+    recorder: Recorder,
+    connections: Mutex<Connections>,
 }
 
 /// Why a target is not as its object says.
@@ -77,8 +92,9 @@ enum TargetFailure {
 
 /// Keeps targets connected until it is dropped. Only the leader runs this.
 pub async fn run(parts: Parts) {
-    let (client, namespace) = (parts.client.clone(), parts.namespace.clone());
-    let context = Arc::new(Context { parts, connected: Mutex::default() });
+    let Parts { client, namespace, catalog, tls, recorder, connections } = parts;
+    let connections = Mutex::new(connections);
+    let context = Arc::new(Context { client: client.clone(), catalog, tls, recorder, connections });
     let pods = Controller::new(
         Api::<Pod>::namespaced(client.clone(), &namespace),
         watcher::Config::default().labels(PODS),
@@ -92,14 +108,14 @@ pub async fn run(parts: Parts) {
 }
 
 /// Connects every target that has an object and whose agent answers; the others are connected by [`run`] when they do.
-pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Vec<Arc<dyn Provision>>, kube::Error> {
+pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Connections, kube::Error> {
     let objects = Api::<Target>::all(client.clone()).list(&ListParams::default()).await?;
     let connect = async |object: &Target| {
         let id = id(object).ok()?;
         let place = Place::Tls { address: object.spec.address.clone(), files: tls.clone() };
         let settings = ClientSettings { short: FIRST, ..ClientSettings::default() };
         match AgentClient::connect(place, Some(&id), settings).await {
-            Ok(agent) => Some(Arc::new(agent) as Arc<dyn Provision>),
+            Ok(agent) => Some((id, (object.spec.address.clone(), Arc::new(agent)))),
             Err(error) => {
                 tracing::warn!(target = %id, %error, "not connected yet");
                 None
@@ -107,7 +123,7 @@ pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Vec<Arc<dyn 
         }
     };
     let agents = futures::future::join_all(objects.iter().map(connect)).await;
-    Ok(agents.into_iter().flatten().collect())
+    Ok(Connections(agents.into_iter().flatten().collect()))
 }
 
 /// The target that a node's own agent serves.
@@ -144,7 +160,7 @@ fn offered(pod: &Pod) -> Option<Target> {
 
 async fn offer(pod: Arc<Pod>, context: Arc<Context>) -> Result<Action, TargetFailure> {
     if let Some(target) = offered(&pod) {
-        let api: Api<Target> = Api::all(context.parts.client.clone());
+        let api: Api<Target> = Api::all(context.client.clone());
         api.patch(&target.name_any(), &PatchParams::apply(MANAGER).force(), &Patch::Apply(&target))
             .await
             .map_err(Box::new)?;
@@ -169,26 +185,28 @@ fn id(target: &Target) -> Result<TargetId, TargetFailure> {
 }
 
 impl Context {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn connect(&self, target: &Target) -> Result<(), TargetFailure> {
         let id = id(target)?;
         self.finalizer(target, true).await?;
-        let held = self.connected.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        self.catalog.drain_target(&id, target.spec.drain);
+        let held = self.connections().0.get(&id).cloned();
         let agent = match held.filter(|(address, _)| *address == target.spec.address) {
             Some((_, agent)) => agent,
             None => {
                 let address = target.spec.address.clone();
-                let place = Place::Tls { address: address.clone(), files: self.parts.tls.clone() };
+                let place = Place::Tls { address: address.clone(), files: self.tls.clone() };
                 let agent =
                     Arc::new(AgentClient::connect(place, Some(&id), ClientSettings::default()).await?);
                 tracing::info!(target = %id, %address, "connected");
                 // What did not work now is tried again by itself.
-                if let Err(error) =
-                    self.parts.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await
-                {
+                if let Err(error) = self.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await {
                     tracing::warn!(target = %id, %error, "not compared with the ledgers yet");
                 }
-                let mut connected = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
-                connected.insert(id, (address, Arc::clone(&agent)));
+                self.connections().0.insert(id, (address, Arc::clone(&agent)));
                 agent
             }
         };
@@ -224,7 +242,7 @@ impl Context {
         if status == before {
             return Ok(());
         }
-        let api: Api<Target> = Api::all(self.parts.client.clone());
+        let api: Api<Target> = Api::all(self.client.clone());
         let patch = serde_json::json!({ "status": status });
         api.patch_status(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch))
             .await
@@ -234,12 +252,8 @@ impl Context {
 
     async fn forget(&self, target: &Target) -> Result<(), TargetFailure> {
         let id = id(target)?;
-        self.parts
-            .catalog
-            .remove_target(&id)
-            .await
-            .map_err(|error| TargetFailure::InUse(error.to_string()))?;
-        self.connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.catalog.remove_target(&id).await.map_err(|error| TargetFailure::InUse(error.to_string()))?;
+        self.connections().0.remove(&id);
         tracing::info!(target = %id, "forgotten");
         self.finalizer(target, false).await
     }
@@ -258,7 +272,7 @@ impl Context {
         let patch = serde_json::json!({ "metadata": {
             "finalizers": finalizers, "resourceVersion": target.resource_version(),
         }});
-        let api: Api<Target> = Api::all(self.parts.client.clone());
+        let api: Api<Target> = Api::all(self.client.clone());
         match api.patch(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
             // Changed since: the change comes here by itself.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
@@ -275,7 +289,7 @@ impl Context {
             secondary: None,
         };
         tracing::warn!(target = %target.name_any(), error = %failure, "a target is not as its object says");
-        if let Err(error) = self.parts.recorder.publish(&event, &target.object_ref(&())).await {
+        if let Err(error) = self.recorder.publish(&event, &target.object_ref(&())).await {
             tracing::warn!(target = %target.name_any(), %error, "an event was not written");
         }
     }

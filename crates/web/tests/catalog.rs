@@ -237,7 +237,8 @@ async fn snapshots_and_groups_are_taken_listed_and_deleted() {
     assert_eq!(world.ok(200, "GET", &format!("/v1/groups/{id}"), None).await["name"], "g");
     let copy = json!({ "name": "copy", "source": { "snapshot": "s" } });
     assert_eq!(world.ok(201, "POST", "/v1/volumes", Some(copy)).await["source"]["snapshot"], taken["id"]);
-    world.ok(204, "DELETE", &format!("/v1/groups/{id}"), None).await;
+    world.ok(204, "DELETE", "/v1/groups/g", None).await;
+    assert_eq!(world.ok(404, "GET", &format!("/v1/groups/{id}"), None).await["status"], 404);
     world.ok(204, "DELETE", "/v1/snapshots/s", None).await;
     assert_eq!(world.ok(404, "GET", "/v1/snapshots/s", None).await["code"], "UnknownSnapshot");
 }

@@ -1,22 +1,28 @@
 //! What people write into specs, and the certificates of agents: objects in, objects out.
 
-use bowline_api::{Snapshot, Volume};
+use bowline_api::{Snapshot, Volume, VolumeAttachment};
 use bowline_cluster::certificates::{self, AGENT_SECRET, CONTROLLER_SECRET};
 use bowline_cluster::wishes;
-use bowline_controller::{Catalog, Parts};
+use bowline_controller::{Catalog, Node, Parts};
+use bowline_core::NodeId;
 use bowline_engine::SystemClock;
 use bowline_store::kube::Guard;
 use bowline_store::{KubeStore, Store};
 use bowline_target::Provision;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::events::{Recorder, Reporter};
 use prometheus_client::registry::Registry;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
+use tokio::task::JoinHandle;
 
-use crate::world::{World, wait_for};
+use crate::world::{World, lab, parse, pv, wait_for};
 
 struct Always;
 
@@ -30,23 +36,82 @@ fn volume(name: &str, size: &str) -> Value {
     json!({"apiVersion": "bowline.storage/v1beta1", "kind": "Volume", "metadata": {"name": name}, "spec": {"name": name, "size": size}})
 }
 
+/// A leader that grants wishes.
+struct Granting {
+    catalog: Catalog,
+    task: JoinHandle<()>,
+}
+
+impl Granting {
+    async fn start(world: &World) -> Self {
+        let store = Arc::new(KubeStore::new(world.client.clone(), Arc::new(Always)));
+        let node = |id: &str| Node {
+            id: NodeId::new(id).unwrap(),
+            limit: None,
+            out_of_service: None,
+            added_at: Timestamp::now(),
+        };
+        let catalog = Catalog::open(Parts {
+            store: Arc::clone(&store) as Arc<dyn Store>,
+            targets: vec![Arc::clone(&world.target) as Arc<dyn Provision>],
+            nodes: vec![node("a"), node("b")],
+            clock: Arc::new(SystemClock),
+            settings: bowline_engine::Settings::default(),
+            registry: Arc::new(Mutex::new(Registry::default())),
+        })
+        .await
+        .unwrap();
+        let recorder = Recorder::new(world.client.clone(), Reporter::from("bowline"));
+        let task = tokio::spawn(wishes::run(world.client.clone(), store, catalog.clone(), recorder));
+        Self { catalog, task }
+    }
+
+    async fn stop(self) {
+        self.task.abort();
+        self.catalog.close().await;
+    }
+}
+
+/// Waits until an event on the object says this.
+async fn until_said(world: &World, object: &str, part: &str) {
+    let events = Api::<Event>::namespaced(world.client.clone(), "default");
+    wait_for(&format!("an event on {object} that says {part:?}"), async || {
+        let all = events.list(&ListParams::default()).await.unwrap();
+        all.into_iter()
+            .any(|one| {
+                let about = one.regarding.and_then(|it| it.name);
+                about.as_deref() == Some(object) && one.note.is_some_and(|note| note.contains(part))
+            })
+            .then_some(())
+    })
+    .await;
+}
+
+/// Changes something about an object that means nothing, so that it is looked at again.
+async fn nudge<K>(api: &Api<K>, name: &str)
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let patch = json!({"metadata": {"annotations": {"test/nudge": Timestamp::now().to_string()}}});
+    api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+}
+
+/// The id of a volume that is ready.
+async fn made(world: &World, name: &str) -> String {
+    world.create::<Volume>(volume(name, "8Mi")).await;
+    let volumes = world.api::<Volume>();
+    wait_for("the volume", async || {
+        let status = volumes.get(name).await.unwrap().status?;
+        (status.phase == "Ready").then_some(status.id)
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_somebody_writes_is_made_grown_copied_and_deleted() {
     let Some(world) = World::new().await else { return };
     world.define().await;
-    let store = Arc::new(KubeStore::new(world.client.clone(), Arc::new(Always)));
-    let catalog = Catalog::open(Parts {
-        store: store as Arc<dyn Store>,
-        targets: vec![Arc::clone(&world.target) as Arc<dyn Provision>],
-        nodes: vec![],
-        clock: Arc::new(SystemClock),
-        settings: bowline_engine::Settings::default(),
-        registry: Arc::new(Mutex::new(Registry::default())),
-    })
-    .await
-    .unwrap();
-    let recorder = Recorder::new(world.client.clone(), Reporter::from("bowline"));
-    let granting = tokio::spawn(wishes::run(world.client.clone(), catalog.clone(), recorder));
+    let granting = Granting::start(&world).await;
     let (volumes, snapshots) = (world.api::<Volume>(), world.api::<Snapshot>());
 
     world.create::<Volume>(volume("wished", "8Mi")).await;
@@ -87,8 +152,119 @@ async fn a_volume_that_somebody_writes_is_made_grown_copied_and_deleted() {
     })
     .await;
     assert!(world.target.items().is_empty(), "{:?}", world.target.items());
-    granting.abort();
-    catalog.close().await;
+    granting.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_is_kept_while_a_persistent_volume_or_a_snapshot_content_stands_for_it() {
+    let Some(world) = World::new().await else { return };
+    world.define().await;
+    lab().unwrap().apply_snapshot_definitions();
+    let granting = Granting::start(&world).await;
+    let (volumes, snapshots) = (world.api::<Volume>(), world.api::<Snapshot>());
+    let id = made(&world, "claimed").await;
+    world.create::<PersistentVolume>(pv("stands", &id)).await;
+    let copy = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "Snapshot", "metadata": {"name": "kept"},
+        "spec": {"name": "kept", "volume": "claimed"}});
+    world.create::<Snapshot>(copy).await;
+    let snapshot = wait_for("the snapshot", async || {
+        let status = snapshots.get("kept").await.unwrap().status?;
+        (status.phase == "Ready").then_some(status.id)
+    })
+    .await;
+    let kind = ApiResource {
+        group: "snapshot.storage.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "snapshot.storage.k8s.io/v1".to_owned(),
+        kind: "VolumeSnapshotContent".to_owned(),
+        plural: "volumesnapshotcontents".to_owned(),
+    };
+    let contents: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
+    let content = json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "content"},
+        "spec": {"driver": "bowline.storage", "deletionPolicy": "Retain", "source": {"snapshotHandle": snapshot},
+            "volumeSnapshotRef": {"namespace": "default", "name": "wanted"}}});
+    contents.create(&PostParams::default(), &parse(content)).await.unwrap();
+
+    volumes.delete("claimed", &DeleteParams::default()).await.unwrap();
+    snapshots.delete("kept", &DeleteParams::default()).await.unwrap();
+    until_said(&world, "claimed", "PersistentVolume stands stands for it").await;
+    until_said(&world, "kept", "VolumeSnapshotContent content stands for it").await;
+    assert_eq!(world.target.items().len(), 2, "{:?}", world.target.items());
+
+    contents.delete("content", &DeleteParams::default()).await.unwrap();
+    wait_for("the content to be gone", async || {
+        contents.get_opt("content").await.unwrap().is_none().then_some(())
+    })
+    .await;
+    nudge(&snapshots, "kept").await;
+    wait_for("the snapshot to go", async || snapshots.get_opt("kept").await.unwrap().is_none().then_some(()))
+        .await;
+    world.api::<PersistentVolume>().delete("stands", &DeleteParams::default()).await.unwrap();
+    let free = json!({"metadata": {"finalizers": null}});
+    let _ =
+        world.api::<PersistentVolume>().patch("stands", &PatchParams::default(), &Patch::Merge(&free)).await;
+    nudge(&volumes, "claimed").await;
+    wait_for("the volume to go", async || volumes.get_opt("claimed").await.unwrap().is_none().then_some(()))
+        .await;
+    assert!(world.target.items().is_empty(), "{:?}", world.target.items());
+    granting.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_the_definition_of_a_kind_deletes_no_data() {
+    let Some(world) = World::new().await else { return };
+    world.define().await;
+    let granting = Granting::start(&world).await;
+    let id = made(&world, "precious").await;
+    let definitions = Api::<CustomResourceDefinition>::all(world.client.clone());
+    definitions.delete("volumes.bowline.storage", &DeleteParams::default()).await.unwrap();
+    until_said(&world, "precious", "volumes.bowline.storage is being deleted").await;
+    assert_eq!(world.target.items().len(), 1, "{:?}", world.target.items());
+    // Somebody lets it go by force: the definition goes, the data does not.
+    granting.stop().await;
+    let free = json!({"metadata": {"finalizers": null}});
+    world.api::<Volume>().patch("precious", &PatchParams::default(), &Patch::Merge(&free)).await.unwrap();
+    wait_for("the definition to be gone", async || {
+        definitions.get_opt("volumes.bowline.storage").await.unwrap().is_none().then_some(())
+    })
+    .await;
+    assert_eq!(world.target.items().len(), 1, "{id} is gone");
+    world.define().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_in_a_spec_is_filed_beside_bad_ones_and_withdrawn_when_it_is_taken_out() {
+    let Some(world) = World::new().await else { return };
+    world.define().await;
+    let granting = Granting::start(&world).await;
+    let id = made(&world, "ticketed").await;
+    let attachments = world.api::<VolumeAttachment>();
+    let ticket = |id: &str, node: &str| json!({"id": id, "type": "bowline-api", "nodeID": node});
+    let wish = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "VolumeAttachment", "metadata": {"name": id},
+    "spec": {"volume": id, "attachmentTickets": {
+        "a-nowhere": ticket("a-nowhere", "unknown"),
+        "csi-taken": ticket("csi-taken", "b"),
+        "mine": ticket("mine", "a"),
+    }}});
+    let apply = PatchParams::apply("somebody").force();
+    attachments.patch(&id, &apply, &Patch::Apply(&wish)).await.unwrap();
+    let volume = bowline_core::VolumeId::new(&id).unwrap();
+    let open = async |nodes: &[&str]| {
+        wait_for(&format!("{nodes:?} to reach it"), async || {
+            let open: Vec<String> =
+                world.target.open(&volume).into_iter().map(|(_, node)| node.to_string()).collect();
+            (open == nodes).then_some(())
+        })
+        .await;
+    };
+    open(&["a"]).await;
+    until_said(&world, &id, "spec.attachmentTickets[a-nowhere]: node unknown is not known").await;
+    until_said(&world, &id, "spec.attachmentTickets[csi-taken].id begins with csi-").await;
+    let without = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "VolumeAttachment", "metadata": {"name": id},
+        "spec": {"volume": id, "attachmentTickets": { "a-nowhere": ticket("a-nowhere", "unknown") }}});
+    attachments.patch(&id, &apply, &Patch::Apply(&without)).await.unwrap();
+    open(&[]).await;
+    granting.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use bowline_csi::{Name, TopologyRequirement};
 use bowline_engine::{Engine, View};
 use bowline_store::{Key, Record, RecordError};
 use bowline_target::{Item, Progress, Provision};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::events::Events;
@@ -102,6 +102,8 @@ pub(crate) struct Inner {
     pub(crate) shelf: Shelf,
     pub(crate) engine: Engine,
     pub(crate) targets: Mutex<BTreeMap<TargetId, Arc<dyn Provision>>>,
+    /// Targets where nothing new is made.
+    pub(crate) draining: Mutex<BTreeSet<TargetId>>,
     /// What is wrong with volumes, as their targets said last.
     pub(crate) faults: Mutex<BTreeMap<VolumeId, String>>,
     pub(crate) nodes: Mutex<BTreeMap<NodeId, Node>>,
@@ -263,6 +265,11 @@ impl Catalog {
     /// A group with its snapshots.
     pub async fn group(&self, group: &GroupSnapshotId) -> Result<(Group, Vec<Snapshot>), GetSnapshotError> {
         Ok(self.inner.group(group).await?)
+    }
+
+    /// A group by what a person typed, as [`Catalog::find_volume`].
+    pub async fn find_group(&self, text: &str) -> Result<Group, GetSnapshotError> {
+        Ok(self.inner.find("group", text, |one: &Group| (one.id.as_str(), &one.name)).await?)
     }
 
     /// How far the copy into a volume that is being made has come: bytes done and bytes in all.

@@ -55,6 +55,7 @@ pub(crate) async fn open(parts: Parts) -> Result<Arc<Inner>, OpenError> {
         shelf: Shelf { store },
         engine,
         targets: Mutex::new(targets.into_iter().map(|target| (target.id().clone(), target)).collect()),
+        draining: Mutex::default(),
         faults: Mutex::default(),
         nodes: Mutex::new(stored.nodes),
         clock,

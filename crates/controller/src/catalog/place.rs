@@ -104,7 +104,12 @@ impl Inner {
                 format!("target {} cannot be reached from where the volume has to be", names.join(", "));
             return Err(Failure::new(Why::NoRoom, sentence));
         }
-        let left: Vec<_> = reachable.into_iter().filter(|one| !full.contains(one.id())).collect();
+        let open = self.open_to_new(reachable);
+        if open.is_empty() {
+            let sentence = format!("nothing new is made on target {}: it is being drained", names.join(", "));
+            return Err(Failure::new(Why::NoRoom, sentence));
+        }
+        let left: Vec<_> = open.into_iter().filter(|one| !full.contains(one.id())).collect();
         if left.is_empty() {
             return Err(Failure::new(Why::NoRoom, "no target that can be reached has room"));
         }

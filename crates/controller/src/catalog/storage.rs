@@ -14,7 +14,7 @@ use crate::shelf::PAGE;
 impl Catalog {
     /// How much room there is for new volumes, on all targets that answer.
     pub async fn capacity(&self) -> Result<Capacity, GetCapacityError> {
-        let rooms = self.inner.rooms(self.inner.connected()).await?;
+        let rooms = self.inner.rooms(self.inner.open_to_new(self.inner.connected())).await?;
         Ok(self.inner.in_all(&rooms))
     }
 

@@ -37,6 +37,15 @@ impl Catalog {
         checked
     }
 
+    /// Whether nothing new is made on a target. What is there stays there, and is copied, grown and attached as before.
+    pub fn drain_target(&self, target: &TargetId, is_draining: bool) {
+        let mut draining = lock(&self.inner.draining);
+        let changed = if is_draining { draining.insert(target.clone()) } else { draining.remove(target) };
+        if changed {
+            tracing::info!(%target, is_draining, "whether new volumes are made there has changed");
+        }
+    }
+
     /// The targets that are connected, by name.
     pub fn targets(&self) -> Vec<Arc<dyn Provision>> {
         self.inner.connected()
@@ -46,6 +55,12 @@ impl Catalog {
 impl Inner {
     pub(crate) fn connected(&self) -> Vec<Arc<dyn Provision>> {
         lock(&self.targets).values().cloned().collect()
+    }
+
+    /// Those where something new may be made.
+    pub(crate) fn open_to_new(&self, targets: Vec<Arc<dyn Provision>>) -> Vec<Arc<dyn Provision>> {
+        let draining = lock(&self.draining);
+        targets.into_iter().filter(|target| !draining.contains(target.id())).collect()
     }
 
     async fn nothing_is_on(&self, target: &TargetId) -> Result<(), TargetError> {

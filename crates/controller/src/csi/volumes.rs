@@ -165,7 +165,8 @@ impl ControllerService {
                 && class.target.as_ref().is_none_or(|named| named == target.id())
                 && request.topology.as_ref().is_none_or(|from| place::reaches(target.as_ref(), from))
         });
-        let rooms = self.catalog.inner().rooms(matching.collect()).await?;
+        let inner = self.catalog.inner();
+        let rooms = inner.rooms(inner.open_to_new(matching.collect())).await?;
         if rooms.len() == self.catalog.targets().len() {
             self.catalog.inner().in_all(&rooms);
         }

@@ -213,6 +213,26 @@ async fn a_target_is_not_removed_while_a_volume_or_a_snapshot_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_new_is_made_on_a_target_that_is_drained_and_what_is_there_stays_usable() {
+    let world = World::new();
+    let (a, b) = (target("a", "ha", 50 * GIB), target("b", "hb", 90 * GIB));
+    let catalog = on(&world, &[&a, &b]).await;
+    let volume = create(&catalog, "v").await;
+    assert_eq!(volume.target, id("b"));
+    catalog.drain_target(&id("b"), true);
+    assert_eq!(create(&catalog, "w").await.target, id("a"));
+    assert_eq!(catalog.capacity().await.unwrap().available, a.capacity().await.unwrap().available);
+    let copy = NewVolume { source: Some(Source::Volume(volume.id.clone())), ..order("copy") };
+    told(catalog.create_volume(copy, LONG).await, Code::ResourceExhausted, "it is being drained");
+    catalog.create_snapshot(name("s"), &volume.id, LONG).await.unwrap();
+    catalog.grow_volume(&volume.id, 2 * GIB, None, LONG).await.unwrap();
+    let attached = catalog.attach(&volume.id, csi(&volume.id, "n1"), Patience::Answer, LONG).await.unwrap();
+    assert!(matches!(attached, Submitted::Satisfied { .. }), "{attached:?}");
+    catalog.drain_target(&id("b"), false);
+    assert_eq!(create(&catalog, "x").await.target, id("b"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_any_target_nothing_is_made_and_that_is_no_final_answer() {
     let world = World::new();
     let catalog = on(&world, &[]).await;

@@ -1,7 +1,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use bowline_core::{GroupSnapshotId, VolumeId};
+use bowline_core::VolumeId;
 use bowline_csi::Name;
 
 use super::{PageQuery, WaitQuery};
@@ -91,15 +91,13 @@ pub(crate) async fn create_group(
     Ok((StatusCode::CREATED, Json(taken.into())))
 }
 
-fn group_id(text: &str) -> Result<GroupSnapshotId, Problem> {
-    GroupSnapshotId::new(text).map_err(|error| Problem::invalid("group", error))
-}
-
-/// A group with its snapshots, by its id.
+/// A group with its snapshots, by id or name.
 #[utoipa::path(get, path = "/v1/groups/{group}", tag = "snapshots", params(("group" = String, Path)), responses(
     (status = 200, body = Group), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(crate) async fn show_group(State(api): State<Api>, Named(id): Named) -> Result<Json<Group>, Problem> {
-    Ok(Json(api.catalog()?.group(&group_id(&id)?).await?.into()))
+pub(crate) async fn show_group(State(api): State<Api>, Named(name): Named) -> Result<Json<Group>, Problem> {
+    let catalog = api.catalog()?;
+    let group = catalog.find_group(&name).await?.id;
+    Ok(Json(catalog.group(&group).await?.into()))
 }
 
 /// Deletes a group and its snapshots.
@@ -108,9 +106,11 @@ pub(crate) async fn show_group(State(api): State<Api>, Named(id): Named) -> Resu
     (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(crate) async fn delete_group(
     State(api): State<Api>,
-    Named(id): Named,
+    Named(name): Named,
     Asked(query): Asked<WaitQuery>,
 ) -> Result<StatusCode, Problem> {
-    api.catalog()?.delete_group(&group_id(&id)?, wait(query.wait_seconds)?).await?;
+    let catalog = api.catalog()?;
+    let group = catalog.find_group(&name).await?.id;
+    catalog.delete_group(&group, wait(query.wait_seconds)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

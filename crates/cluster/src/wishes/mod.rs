@@ -9,13 +9,16 @@
 //! once must not undo what somebody asked for since.
 //!
 //! **Guarantees.** An object that was deleted is kept by its finalizer until the catalog has deleted what it stands for; a
-//! volume that somebody has is not deleted. A ticket is withdrawn only when the object itself, read just now, does not have it.
+//! volume that somebody has is not deleted, nor one that a PersistentVolume stands for (`spared`).
+
+mod spared;
+mod tickets;
 
 use bowline_api::{Snapshot, Volume, VolumeAttachment};
 use bowline_controller::{Catalog, NewVolume, Source, Use};
-use bowline_core::{Owner, Slot, SnapshotId, TargetId, TicketId, Timestamp, VolumeId};
+use bowline_core::{Slot, SnapshotId, TargetId, VolumeId};
 use bowline_csi::{Name, TopologyRequirement};
-use bowline_engine::{Patience, Withdrawal};
+use bowline_store::{Key, Kind, KubeStore};
 use futures::StreamExt;
 use kube::runtime::controller::Action;
 use kube::runtime::events::{Event, EventType, Recorder};
@@ -29,8 +32,6 @@ use std::time::Duration;
 const WAIT: Duration = Duration::from_secs(30);
 /// When something that could not be done is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
-/// Before the owner of a ticket that stands in a spec.
-const OWNER: &str = "spec.attachmentTickets of VolumeAttachment ";
 
 /// What an object's spec asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,11 +40,22 @@ enum Wish {
     Nothing,
     Make(NewVolume),
     Grow(VolumeId, u64),
-    Delete(VolumeId),
+    /// Also if it is begun already, which cannot be taken back.
+    Delete(VolumeId, Begun),
     Take(Name, String),
-    DeleteSnapshot(SnapshotId),
+    DeleteSnapshot(SnapshotId, Begun),
     /// It was deleted before anything was made.
     Forget,
+}
+
+/// Whether something is being deleted already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Begun(bool);
+
+impl Begun {
+    fn of(phase: &str) -> Self {
+        Self(phase == "Deleting")
+    }
 }
 
 /// Why a wish was not granted.
@@ -55,6 +67,12 @@ enum WishFailure {
     /// The catalog.
     #[error("{0}")]
     Catalog(String),
+    /// The object was deleted, but its data is somebody's still, or may be.
+    #[error("its data is not deleted: {0}")]
+    Spared(String),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] bowline_store::StoreError),
     /// The API server.
     #[error(transparent)]
     Api(#[from] Box<kube::Error>),
@@ -70,13 +88,14 @@ fn refused(error: impl Display) -> WishFailure {
 
 struct Context {
     client: Client,
+    store: Arc<KubeStore>,
     catalog: Catalog,
     recorder: Recorder,
 }
 
 /// Grants wishes until it is dropped. Only the leader runs this.
-pub async fn run(client: Client, catalog: Catalog, recorder: Recorder) {
-    let context = Arc::new(Context { client: client.clone(), catalog, recorder });
+pub async fn run(client: Client, store: Arc<KubeStore>, catalog: Catalog, recorder: Recorder) {
+    let context = Arc::new(Context { client: client.clone(), store, catalog, recorder });
     let config = || watcher::Config::default().page_size(500);
     let volumes = Controller::new(Api::<Volume>::all(client.clone()), config())
         .run(grant_volume, again, Arc::clone(&context))
@@ -85,7 +104,7 @@ pub async fn run(client: Client, catalog: Catalog, recorder: Recorder) {
         .run(grant_snapshot, again, Arc::clone(&context))
         .for_each(|_| std::future::ready(()));
     let tickets = Controller::new(Api::<VolumeAttachment>::all(client), config())
-        .run(grant_tickets, again, context)
+        .run(tickets::grant, again, context)
         .for_each(|_| std::future::ready(()));
     futures::future::join3(volumes, snapshots, tickets).await;
 }
@@ -119,20 +138,36 @@ impl Context {
             Wish::Grow(id, to) => {
                 self.catalog.grow_volume(&id, to, None, WAIT).await.map(drop).map_err(refused)
             }
-            Wish::Delete(id) => self.catalog.delete_volume(&id, WAIT).await.map_err(refused),
+            Wish::Delete(id, Begun(begun)) => {
+                if !begun {
+                    spared::volume(&self.client, &id).await?;
+                }
+                self.catalog.delete_volume(&id, WAIT).await.map_err(refused)
+            }
             Wish::Take(name, volume) => {
                 let volume =
                     self.catalog.find_volume(&volume).await.map_err(|error| field("spec.volume", error))?;
                 self.catalog.create_snapshot(name, &volume.id, WAIT).await.map(drop).map_err(refused)
             }
-            Wish::DeleteSnapshot(id) => self.catalog.delete_snapshot(&id, WAIT).await.map_err(refused),
+            Wish::DeleteSnapshot(id, Begun(begun)) => {
+                if !begun {
+                    spared::snapshot(&self.client, &id).await?;
+                }
+                self.catalog.delete_snapshot(&id, WAIT).await.map_err(refused)
+            }
         }
+    }
+
+    /// Lets go of an object that was deleted before it had a record.
+    async fn release(&self, kind: Kind, object: &str) -> Result<(), WishFailure> {
+        self.store.let_go(&Key::new(kind, object)).await?;
+        Ok(())
     }
 }
 
 async fn grant_volume(object: Arc<Volume>, context: Arc<Context>) -> Result<Action, WishFailure> {
     let done = match volume(&object) {
-        Ok(Wish::Forget) => release(&context.client, &*object).await,
+        Ok(Wish::Forget) => context.release(Kind::Volume, &object.name_any()).await,
         Ok(wish) => context.grant(wish).await,
         Err(failure) => Err(failure),
     };
@@ -144,7 +179,7 @@ async fn grant_volume(object: Arc<Volume>, context: Arc<Context>) -> Result<Acti
 
 async fn grant_snapshot(object: Arc<Snapshot>, context: Arc<Context>) -> Result<Action, WishFailure> {
     let done = match snapshot(&object) {
-        Ok(Wish::Forget) => release(&context.client, &*object).await,
+        Ok(Wish::Forget) => context.release(Kind::Snapshot, &object.name_any()).await,
         Ok(wish) => context.grant(wish).await,
         Err(failure) => Err(failure),
     };
@@ -152,29 +187,6 @@ async fn grant_snapshot(object: Arc<Snapshot>, context: Arc<Context>) -> Result<
         context.tell(&*object, "SnapshotNotAsWished", failure).await;
     }
     done.map(|()| Action::await_change())
-}
-
-/// Lets go of an object that was deleted before it had a record.
-async fn release<K>(client: &Client, object: &K) -> Result<(), WishFailure>
-where
-    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + serde::Serialize
-        + serde::de::DeserializeOwned,
-{
-    let finalizers: Vec<&String> =
-        object.finalizers().iter().filter(|one| *one != bowline_api::keys::FINALIZER).collect();
-    let patch = serde_json::json!({ "metadata": {
-        "finalizers": finalizers,
-        "resourceVersion": object.resource_version(),
-    }});
-    let api: Api<K> = Api::all(client.clone());
-    match api.patch(&object.name_any(), &Default::default(), &kube::api::Patch::Merge(patch)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Box::new(error).into()),
-    }
 }
 
 /// Whether the object's name is the place of what it was asked for as.
@@ -205,7 +217,7 @@ fn volume(object: &Volume) -> Result<Wish, WishFailure> {
     }
     let id = VolumeId::new(&status.id).map_err(|error| field("status.id", error))?;
     if deleted {
-        return Ok(Wish::Delete(id));
+        return Ok(Wish::Delete(id, Begun::of(&status.phase)));
     }
     let wanted = object.spec.bytes().map_err(|error| field("spec.size", error))?;
     if status.size.is_some_and(|size| wanted > size) && status.phase == "Ready" {
@@ -260,7 +272,8 @@ fn snapshot(object: &Snapshot) -> Result<Wish, WishFailure> {
     let status = object.status.clone().unwrap_or_default();
     if status.record_version.is_some() {
         let id = SnapshotId::new(&status.id).map_err(|error| field("status.id", error))?;
-        return Ok(if deleted { Wish::DeleteSnapshot(id) } else { Wish::Nothing });
+        let begun = Begun::of(&status.phase);
+        return Ok(if deleted { Wish::DeleteSnapshot(id, begun) } else { Wish::Nothing });
     }
     if deleted {
         return Ok(Wish::Forget);
@@ -269,56 +282,4 @@ fn snapshot(object: &Snapshot) -> Result<Wish, WishFailure> {
         return Ok(Wish::Nothing);
     }
     Ok(Wish::Take(placed(&object.name_any(), &object.spec.name)?, object.spec.volume.clone()))
-}
-
-/// The owner of a ticket that stands in a spec.
-fn owner(object: &str) -> Owner {
-    Owner::ObjectGone { object: format!("{OWNER}{object}") }
-}
-
-async fn grant_tickets(object: Arc<VolumeAttachment>, context: Arc<Context>) -> Result<Action, WishFailure> {
-    let done = file_tickets(&object, &context).await;
-    if let Err(failure) = &done {
-        context.tell(&*object, "TicketNotFiled", failure).await;
-    }
-    done.map(|()| Action::await_change())
-}
-
-async fn file_tickets(object: &VolumeAttachment, context: &Context) -> Result<(), WishFailure> {
-    let name = object.name_any();
-    let id = VolumeId::new(&name).map_err(|error| field("metadata.name", error))?;
-    let mine = owner(&name);
-    let filed: Vec<TicketId> = match context.catalog.view(&id).await {
-        Ok(view) => {
-            view.ledger.tickets().values().filter(|one| one.owner == mine).map(|one| one.id.clone()).collect()
-        }
-        // Nothing is known of it yet: what it asks for is filed when it is.
-        Err(_) if object.spec.attachment_tickets.is_empty() => return Ok(()),
-        Err(error) => return Err(refused(error)),
-    };
-    for (key, wish) in &object.spec.attachment_tickets {
-        let ticket = wish.ticket(key, mine.clone(), Timestamp::now()).map_err(refused)?;
-        // It waits as long as it stands there: what becomes of it is told by its verdict.
-        context.catalog.attach(&id, ticket, Patience::Wait, Duration::ZERO).await.map_err(refused)?;
-    }
-    let gone: Vec<TicketId> =
-        filed.into_iter().filter(|id| !object.spec.attachment_tickets.contains_key(id.as_str())).collect();
-    if gone.is_empty() {
-        return Ok(());
-    }
-    // What was watched may be old: only the object itself proves that a wish was taken back.
-    let api: Api<VolumeAttachment> = Api::all(context.client.clone());
-    let now = api.get_opt(&name).await.map_err(Box::new)?;
-    for ticket in gone {
-        if now.as_ref().is_some_and(|object| object.spec.attachment_tickets.contains_key(ticket.as_str())) {
-            continue;
-        }
-        let withdrawal = Withdrawal { ticket: Some(ticket), ..Withdrawal::default() };
-        context.catalog.detach(&id, withdrawal, Duration::ZERO).await.or_else(|error| {
-            // It is withdrawn, and the node is on its way out.
-            tracing::info!(volume = %id, %error, "a wish was taken back");
-            Ok::<_, WishFailure>(())
-        })?;
-    }
-    Ok(())
 }
