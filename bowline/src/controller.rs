@@ -16,7 +16,6 @@ use bowline_target::agent::TlsFiles;
 use bowline_web::{Api, Probe};
 use clap::{Args, ValueEnum};
 use kube::Client;
-use kube::runtime::events::{Recorder, Reporter};
 use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -155,18 +154,16 @@ async fn lead(
         fence_not_ready_after: args.fence_not_ready_after.map(|span| Duration::from_secs(span.0.into())),
     })
     .await?;
-    let reporter = Reporter { controller: "bowline".to_owned(), instance: Some(args.pod_name.clone()) };
-    let recorder = Recorder::new(client.clone(), reporter);
     let mut beside = JoinSet::new();
     beside.spawn(targets::run(targets::Parts {
         client: client.clone(),
         namespace: args.namespace.clone(),
         catalog: catalog.clone(),
         tls: tls.clone(),
-        recorder: recorder.clone(),
+        speaker: running.speaker.clone(),
         connections,
     }));
-    beside.spawn(wishes::run(client.clone(), store, catalog.clone(), recorder));
+    beside.spawn(wishes::run(client.clone(), store, catalog.clone(), running.speaker.clone()));
     beside.spawn(renew(args.clone(), client));
     standby.end().await?;
     let server = Server::bind(&args.csi, Limits::default())

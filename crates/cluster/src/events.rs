@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::broadcast;
 
 use crate::attacher::PersistentVolumes;
@@ -36,16 +36,10 @@ impl Drop for EventWriter {
 }
 
 impl EventWriter {
-    /// Writes what the catalog tells from now on. `instance` is this process: the name of its pod.
-    pub fn start(
-        client: Client,
-        catalog: &Catalog,
-        pvs: Arc<PersistentVolumes>,
-        writes: Writes,
-        instance: &str,
-    ) -> Self {
+    /// Writes what the catalog tells from now on.
+    pub fn start(client: Client, catalog: &Catalog, pvs: Arc<PersistentVolumes>, speaker: Speaker) -> Self {
         let told = catalog.follow_events();
-        let writer = Writer { client, pvs, writes, instance: instance.to_owned(), recent: Recent::default() };
+        let writer = Writer { client, pvs, speaker };
         Self { task: tokio::spawn(writer.run(told)).abort_handle() }
     }
 }
@@ -74,12 +68,95 @@ impl Recent {
     }
 }
 
+/// Something to be said on an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remark {
+    pub(crate) action: &'static str,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) is_warning: bool,
+}
+
+impl Remark {
+    /// Something that somebody should look at.
+    pub(crate) fn warning(action: &'static str, reason: &str, message: String) -> Self {
+        Self { action, reason: reason.to_owned(), message, is_warning: true }
+    }
+}
+
+/// Says things on objects. The same thing said again is one event, counted; another sentence is another event, also under the same reason. A handle;
+/// clones share it.
+#[derive(Clone)]
+pub struct Speaker {
+    inner: Arc<SpeakerParts>,
+}
+
+struct SpeakerParts {
+    client: Client,
+    writes: Writes,
+    instance: String,
+    recent: Mutex<Recent>,
+}
+
+impl Speaker {
+    /// `instance` is this process: the name of its pod.
+    pub fn new(client: Client, writes: Writes, instance: &str) -> Self {
+        let parts =
+            SpeakerParts { client, writes, instance: instance.to_owned(), recent: Mutex::default() };
+        Self { inner: Arc::new(parts) }
+    }
+
+    /// Says it. That it could not be said is logged: nothing depends on it.
+    pub(crate) async fn say(&self, object: &ObjectReference, remark: &Remark) {
+        if let Err(error) = self.write(object, remark).await {
+            let name = object.name.as_deref().unwrap_or_default();
+            tracing::debug!(object = name, reason = remark.reason, %error, "an event was not written");
+        }
+    }
+
+    async fn write(&self, object: &ObjectReference, remark: &Remark) -> Result<(), kube::Error> {
+        let SpeakerParts { client, writes, instance, recent } = &*self.inner;
+        // What is cluster-scoped has its events in the namespace `default`.
+        let namespace = object.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let name = event_name(object, remark);
+        let api: Api<KubeEvent> = Api::namespaced(client.clone(), &namespace);
+        let now = MicroTime(jiff::Timestamp::now());
+        let count = recent.lock().unwrap_or_else(PoisonError::into_inner).seen(&name);
+        if count > 1 {
+            let patch = json!({"series": {"count": count, "lastObservedTime": now}});
+            writes.count("event", "series");
+            match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                written => return written.map(|_| ()),
+            }
+        }
+        let mut note = remark.message.clone();
+        note.truncate(note.floor_char_boundary(NOTE));
+        let new = KubeEvent {
+            metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
+            event_time: Some(now),
+            action: Some(remark.action.to_owned()),
+            reason: Some(remark.reason.clone()),
+            note: Some(note),
+            regarding: Some(object.clone()),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some(instance.clone()),
+            type_: Some(if remark.is_warning { "Warning" } else { "Normal" }.to_owned()),
+            ..KubeEvent::default()
+        };
+        writes.count("event", "create");
+        match api.create(&PostParams::default(), &new).await {
+            // An earlier process has told the same.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            written => written.map(|_| ()),
+        }
+    }
+}
+
 struct Writer {
     client: Client,
     pvs: Arc<PersistentVolumes>,
-    writes: Writes,
-    instance: String,
-    recent: Recent,
+    speaker: Speaker,
 }
 
 /// Whether somebody should look.
@@ -103,7 +180,7 @@ fn holds_up_pods(reason: &str) -> bool {
 }
 
 impl Writer {
-    async fn run(mut self, mut told: broadcast::Receiver<Event>) {
+    async fn run(self, mut told: broadcast::Receiver<Event>) {
         loop {
             match told.recv().await {
                 Ok(event) => self.write(&event).await,
@@ -115,12 +192,16 @@ impl Writer {
         }
     }
 
-    async fn write(&mut self, event: &Event) {
+    async fn write(&self, event: &Event) {
         let Some(volume) = &event.volume else { return };
+        let remark = Remark {
+            action: "Attach",
+            reason: event.reason.clone(),
+            message: event.message.clone(),
+            is_warning: is_warning(&event.reason),
+        };
         for object in self.objects(volume, &event.reason).await {
-            if let Err(error) = self.write_on(&object, event).await {
-                tracing::debug!(%volume, %error, "an event was not written");
-            }
+            self.speaker.say(&object, &remark).await;
         }
     }
 
@@ -165,43 +246,6 @@ impl Writer {
         };
         waiting.map(reference).collect()
     }
-
-    async fn write_on(&mut self, object: &ObjectReference, event: &Event) -> Result<(), kube::Error> {
-        // What is cluster-scoped has its events in the namespace `default`.
-        let namespace = object.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let name = event_name(object, event);
-        let api: Api<KubeEvent> = Api::namespaced(self.client.clone(), &namespace);
-        let now = MicroTime(jiff::Timestamp::now());
-        let count = self.recent.seen(&name);
-        if count > 1 {
-            let patch = json!({"series": {"count": count, "lastObservedTime": now}});
-            self.writes.count("event", "series");
-            match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                written => return written.map(|_| ()),
-            }
-        }
-        let mut note = event.message.clone();
-        note.truncate(note.floor_char_boundary(NOTE));
-        let new = KubeEvent {
-            metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
-            event_time: Some(now),
-            action: Some("Attach".to_owned()),
-            reason: Some(event.reason.clone()),
-            note: Some(note),
-            regarding: Some(object.clone()),
-            reporting_controller: Some(CONTROLLER.to_owned()),
-            reporting_instance: Some(self.instance.clone()),
-            type_: Some(if is_warning(&event.reason) { "Warning" } else { "Normal" }.to_owned()),
-            ..KubeEvent::default()
-        };
-        self.writes.count("event", "create");
-        match api.create(&PostParams::default(), &new).await {
-            // An earlier process has told the same.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            written => written.map(|_| ()),
-        }
-    }
 }
 
 fn volume_reference(volume: &VolumeId) -> ObjectReference {
@@ -216,9 +260,9 @@ fn volume_reference(volume: &VolumeId) -> ObjectReference {
 }
 
 /// The same thing said of the same object has the same name, so that it is one event, counted.
-fn event_name(object: &ObjectReference, event: &Event) -> String {
+fn event_name(object: &ObjectReference, remark: &Remark) -> String {
     let mut hasher = DefaultHasher::new();
-    (&object.kind, &object.uid, &event.reason, &event.message).hash(&mut hasher);
+    (&object.kind, &object.uid, &remark.reason, &remark.message).hash(&mut hasher);
     let name: String = object.name.as_deref().unwrap_or("volume").chars().take(200).collect();
     format!("{name}.{:016x}", hasher.finish())
 }
@@ -232,12 +276,7 @@ mod tests {
     fn the_same_thing_is_one_event_and_another_thing_another() {
         let volume = volume_reference(&VolumeId::new("pvc-1-000000ab").unwrap());
         assert_eq!(volume.name.as_deref(), Some("pvc-1"));
-        let event = |reason: &str, message: &str| Event {
-            at: jiff::Timestamp::UNIX_EPOCH,
-            volume: None,
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-        };
+        let event = |reason: &str, message: &str| Remark::warning("Attach", reason, message.to_owned());
         let name = event_name(&volume, &event("Waiting", "x"));
         assert_eq!(name, event_name(&volume, &event("Waiting", "x")));
         assert_ne!(name, event_name(&volume, &event("Waiting", "y")));

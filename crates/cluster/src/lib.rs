@@ -64,7 +64,7 @@ pub mod wishes;
 mod writes;
 
 pub use attacher::{Attacher, AttacherParts, PersistentVolumes, WishError};
-pub use events::EventWriter;
+pub use events::{EventWriter, Speaker};
 pub use fence::Fence;
 pub use lease::{Leadership, LeaseError, LeaseSettings, Lost};
 pub use mirror::Mirror;

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Attacher, AttacherParts, EventWriter, Fence, Mirror, Nodes, PersistentVolumes, Writes};
+use crate::{Attacher, AttacherParts, EventWriter, Fence, Mirror, Nodes, PersistentVolumes, Speaker, Writes};
 
 /// What the parts around a catalog are made of.
 pub struct Parts {
@@ -40,6 +40,8 @@ pub struct Running {
     pub attacher: Option<Attacher>,
     /// What is counted.
     pub writes: Writes,
+    /// Who says things on objects.
+    pub speaker: Speaker,
     _mirror: Mirror,
     _events: EventWriter,
     _fence: Option<Fence>,
@@ -51,7 +53,8 @@ pub async fn run(parts: Parts) -> Result<Running, ListError> {
         parts;
     let writes = Writes::new(&mut registry.lock().unwrap_or_else(PoisonError::into_inner));
     let pvs = PersistentVolumes::start(client.clone()).await;
-    let events = EventWriter::start(client.clone(), &catalog, Arc::clone(&pvs), writes.clone(), &instance);
+    let speaker = Speaker::new(client.clone(), writes.clone(), &instance);
+    let events = EventWriter::start(client.clone(), &catalog, Arc::clone(&pvs), speaker.clone());
     let nodes = Nodes::start(client.clone(), catalog.clone()).await;
     let attacher = if attacher {
         let parts = AttacherParts {
@@ -76,5 +79,5 @@ pub async fn run(parts: Parts) -> Result<Running, ListError> {
     .await?;
     let fence = fence_not_ready_after
         .map(|after| Fence::start(client, catalog, Arc::clone(&pvs), &nodes, writes.clone(), after));
-    Ok(Running { nodes, pvs, attacher, writes, _mirror: mirror, _events: events, _fence: fence })
+    Ok(Running { nodes, pvs, attacher, writes, speaker, _mirror: mirror, _events: events, _fence: fence })
 }

@@ -16,12 +16,13 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::runtime::events::{Event, EventType, Recorder};
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use crate::events::{Remark, Speaker};
 
 /// Which pods of the controller's namespace run an agent beside them.
 const PODS: &str = "app.kubernetes.io/name=bowline,app.kubernetes.io/component in (node,target)";
@@ -49,7 +50,7 @@ pub struct Parts {
     /// What to show to agents, and whom to trust.
     pub tls: TlsFiles,
     /// Where events go.
-    pub recorder: Recorder,
+    pub speaker: Speaker,
     /// What is connected already.
     pub connections: Connections,
 }
@@ -69,7 +70,7 @@ struct Context {
     client: Client,
     catalog: Catalog,
     tls: TlsFiles,
-    recorder: Recorder,
+    speaker: Speaker,
     connections: Mutex<Connections>,
 }
 
@@ -92,9 +93,9 @@ enum TargetFailure {
 
 /// Keeps targets connected until it is dropped. Only the leader runs this.
 pub async fn run(parts: Parts) {
-    let Parts { client, namespace, catalog, tls, recorder, connections } = parts;
+    let Parts { client, namespace, catalog, tls, speaker, connections } = parts;
     let connections = Mutex::new(connections);
-    let context = Arc::new(Context { client: client.clone(), catalog, tls, recorder, connections });
+    let context = Arc::new(Context { client: client.clone(), catalog, tls, speaker, connections });
     let pods = Controller::new(
         Api::<Pod>::namespaced(client.clone(), &namespace),
         watcher::Config::default().labels(PODS),
@@ -281,17 +282,9 @@ impl Context {
     }
 
     async fn tell(&self, target: &Target, failure: &TargetFailure) {
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "TargetNotConnected".to_owned(),
-            note: Some(failure.to_string().chars().take(1000).collect()),
-            action: "Connect".to_owned(),
-            secondary: None,
-        };
         tracing::warn!(target = %target.name_any(), error = %failure, "a target is not as its object says");
-        if let Err(error) = self.recorder.publish(&event, &target.object_ref(&())).await {
-            tracing::warn!(target = %target.name_any(), %error, "an event was not written");
-        }
+        let remark = Remark::warning("Connect", "TargetNotConnected", failure.to_string());
+        self.speaker.say(&target.object_ref(&()), &remark).await;
     }
 }
 

@@ -21,12 +21,13 @@ use bowline_csi::{Name, TopologyRequirement};
 use bowline_store::{Key, Kind, KubeStore};
 use futures::StreamExt;
 use kube::runtime::controller::Action;
-use kube::runtime::events::{Event, EventType, Recorder};
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::events::{Remark, Speaker};
 
 /// How long one order is waited for; it goes on after that, and the next look joins it.
 const WAIT: Duration = Duration::from_secs(30);
@@ -90,12 +91,12 @@ struct Context {
     client: Client,
     store: Arc<KubeStore>,
     catalog: Catalog,
-    recorder: Recorder,
+    speaker: Speaker,
 }
 
 /// Grants wishes until it is dropped. Only the leader runs this.
-pub async fn run(client: Client, store: Arc<KubeStore>, catalog: Catalog, recorder: Recorder) {
-    let context = Arc::new(Context { client: client.clone(), store, catalog, recorder });
+pub async fn run(client: Client, store: Arc<KubeStore>, catalog: Catalog, speaker: Speaker) {
+    let context = Arc::new(Context { client: client.clone(), store, catalog, speaker });
     let config = || watcher::Config::default().page_size(500);
     let volumes = Controller::new(Api::<Volume>::all(client.clone()), config())
         .run(grant_volume, again, Arc::clone(&context))
@@ -119,16 +120,8 @@ impl Context {
     where
         K: Resource<DynamicType = ()>,
     {
-        let event = Event {
-            type_: EventType::Warning,
-            reason: reason.to_owned(),
-            note: Some(failure.to_string().chars().take(1000).collect()),
-            action: "Reconcile".to_owned(),
-            secondary: None,
-        };
-        if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
-            tracing::warn!(object = %object.name_any(), %error, "an event was not written");
-        }
+        let remark = Remark::warning("Reconcile", reason, failure.to_string());
+        self.speaker.say(&object.object_ref(&()), &remark).await;
     }
 
     async fn grant(&self, wish: Wish) -> Result<(), WishFailure> {

@@ -2,7 +2,7 @@
 
 use bowline_api::{Snapshot, Volume, VolumeAttachment};
 use bowline_cluster::certificates::{self, AGENT_SECRET, CONTROLLER_SECRET};
-use bowline_cluster::wishes;
+use bowline_cluster::{Speaker, Writes, wishes};
 use bowline_controller::{Catalog, Node, Parts};
 use bowline_core::NodeId;
 use bowline_engine::SystemClock;
@@ -14,7 +14,6 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::runtime::events::{Recorder, Reporter};
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -61,8 +60,9 @@ impl Granting {
         })
         .await
         .unwrap();
-        let recorder = Recorder::new(world.client.clone(), Reporter::from("bowline"));
-        let task = tokio::spawn(wishes::run(world.client.clone(), store, catalog.clone(), recorder));
+        let speaker =
+            Speaker::new(world.client.clone(), Writes::new(&mut Registry::default()), "test-controller");
+        let task = tokio::spawn(wishes::run(world.client.clone(), store, catalog.clone(), speaker));
         Self { catalog, task }
     }
 

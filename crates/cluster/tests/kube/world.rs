@@ -100,6 +100,9 @@ impl World {
             })
             .await;
         }
+        self.clear::<bowline_api::VolumeAttachment>().await;
+        self.clear::<bowline_api::Snapshot>().await;
+        self.clear::<bowline_api::Volume>().await;
     }
 
     async fn clear<K>(&self)
