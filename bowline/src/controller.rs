@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use bowline_cluster::targets::{self, connect_all};
-use bowline_cluster::{Leadership, LeaseSettings, adopt, certificates, door, lease, wishes};
+use bowline_cluster::{Leadership, LeaseSettings, adopt, certificates, door, lease, led, wishes};
 use bowline_controller::csi::{ControllerService, GroupService, IdentityService};
 use bowline_controller::{Catalog, Parts};
 use bowline_core::Timestamp;
@@ -128,6 +128,8 @@ async fn lead(
     (stage, api, standby): (&watch::Sender<Stage>, &Api, Standby),
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
+    // Whatever is written from here on is a leader's.
+    let client = led::client(&client, Arc::new(leadership.clone()));
     let tls = credentials(args, &client).await?;
     let store = Arc::new(KubeStore::new(client.clone(), Arc::new(leadership.clone())));
     let connections = connect_all(&client, &tls).await?;

@@ -15,7 +15,8 @@
 //! # ) -> Result<(), Box<dyn std::error::Error>> {
 //! let settings = LeaseSettings::new("bowline", "bowline-controller", "bowline-controller-0");
 //! let (leadership, mut lost) = lease::acquire(client.clone(), settings).await?;
-//! // The store asks `leadership.may_write()` before every write.
+//! // The store asks `leadership.may_write()` before every write, and so does this client for all others.
+//! let client = bowline_cluster::led::client(&client, std::sync::Arc::new(leadership.clone()));
 //! adopt::adopt(&client, store.as_ref(), &targets, false).await?; // before the catalog is opened
 //! // let catalog = Catalog::open(…).await?;
 //! let running = run(bowline_cluster::Parts {
@@ -51,6 +52,7 @@ pub mod door;
 mod events;
 mod fence;
 pub mod lease;
+pub mod led;
 mod mirror;
 mod nodes;
 mod pause;
