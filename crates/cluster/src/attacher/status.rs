@@ -83,7 +83,7 @@ pub(crate) fn detached(object: &VolumeAttachment) -> Option<Value> {
     Some(of_status(object, &new))
 }
 
-/// A patch of the status: not attached, and why. Where the ledger does not say so (`known` is false), what `attached` says stays.
+/// A patch of the status: not attached, and why. Where that is not known for sure (`known` is false), what `attached` says stays.
 pub(crate) fn not_attached(
     object: &VolumeAttachment,
     why: &str,

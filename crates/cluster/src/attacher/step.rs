@@ -34,7 +34,7 @@ struct Refusal {
     kind: &'static str,
     sentence: String,
     need: Option<Need>,
-    /// Whether the ledger says so: then it is not attached, whatever the object says.
+    /// Whether it is known not to be attached, whatever the object says.
     known: bool,
     next: Next,
 }
@@ -195,7 +195,10 @@ impl Inner {
             return Ok(next);
         }
         let (kind, sentence) = (verdict.reason(), verdict.sentence(ticket));
-        self.refuse(name, object, Refusal { kind, sentence, need, known: true, next }).await
+        // Of a node that is lost, "attached" is taken back by deleting the object, and by nothing else: kube-controller-manager takes an
+        // object that says "not attached" for detached already, asks for the next node, and never deletes this one.
+        let known = !matches!(verdict, Verdict::NodeOutOfService { .. } | Verdict::NodeGone { .. });
+        self.refuse(name, object, Refusal { kind, sentence, need, known, next }).await
     }
 
     /// A node that cannot be asked for any more may have the volume all the same, or have lost it: the ledger knows.

@@ -211,13 +211,14 @@ async fn a_node_out_of_service_or_removed_is_fenced() {
     world.api::<Node>().patch("a", &PatchParams::default(), &Patch::Merge(&taint)).await.unwrap();
     world.until_attached("va-failing-b").await;
     let told = world.until_told("va-failing-a", "out of service").await;
-    assert!(!told.status.unwrap().attached, "the ledger says otherwise");
+    assert!(told.status.unwrap().attached, "kube-controller-manager would never delete it");
     world.until_open(&volume, &["id-b"]).await;
     // Node and CSINode go; the object remembers the driver's name for it.
     world.api::<CSINode>().delete("b", &DeleteParams::default()).await.unwrap();
     world.api::<Node>().delete("b", &DeleteParams::default()).await.unwrap();
     world.until_open(&volume, &[]).await;
-    world.until_told("va-failing-b", "removed from the cluster").await;
+    let told = world.until_told("va-failing-b", "removed from the cluster").await;
+    assert!(told.status.unwrap().attached, "as before");
     for name in ["va-failing-a", "va-failing-b"] {
         world.delete(name).await;
         world.until_gone(name).await;
