@@ -28,6 +28,8 @@ pub enum Holder {
     },
     /// Another device lies on it (device-mapper, md).
     Device(String),
+    /// It is mounted where this process cannot look: the kernel has a filesystem of this type on it.
+    Elsewhere(&'static str),
 }
 
 impl fmt::Display for Holder {
@@ -39,6 +41,7 @@ impl fmt::Display for Holder {
             }
             Self::Process { pid, name } => write!(f, "open in process {pid} ({name})"),
             Self::Device(name) => write!(f, "part of the device {name}"),
+            Self::Elsewhere(kind) => write!(f, "mounted as {kind} where it cannot be seen from here"),
         }
     }
 }
@@ -66,7 +69,18 @@ impl Host {
         let above = self.roots.sys.join(format!("dev/block/{device}/holders"));
         let above = std::fs::read_dir(above).into_iter().flatten().flatten();
         holders.extend(above.map(|entry| Holder::Device(entry.file_name().to_string_lossy().into_owned())));
+        if holders.is_empty() {
+            holders.extend(self.filesystem_on(device).map(Holder::Elsewhere));
+        }
         holders
+    }
+
+    /// The filesystem that the kernel has mounted from a device, in whichever namespace, for those that say so.
+    fn filesystem_on(&self, device: DeviceNumber) -> Option<&'static str> {
+        let sys = &self.roots.sys;
+        let name = std::fs::read_link(sys.join(format!("dev/block/{device}"))).ok()?;
+        let name = name.file_name()?;
+        ["ext4", "xfs"].into_iter().find(|kind| sys.join("fs").join(kind).join(name).exists())
     }
 
     fn mounts_of<'a>(
@@ -189,6 +203,25 @@ mod tests {
             host.users_of_device("7:4".parse().unwrap()),
             "by something that cannot be seen from here"
         );
+    }
+
+    /// As in a container, or on another node that shares the kernel: nobody's mounts can be seen, and the filesystem can.
+    #[test]
+    fn a_filesystem_that_is_mounted_out_of_sight_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("sys/dev/block")).unwrap();
+        std::os::unix::fs::symlink("../../devices/virtual/block/loop3", at("sys/dev/block/7:3")).unwrap();
+        let host = Host::new(Roots { proc: at("proc"), sys: at("sys"), dev: at("dev") }, Programs::default());
+        let device = "7:3".parse().unwrap();
+        assert_eq!(host.holders(device), []);
+        for kind in ["xfs", "ext4"] {
+            fs::create_dir_all(at(&format!("sys/fs/{kind}/loop3"))).unwrap();
+            let said = format!("mounted as {kind} where it cannot be seen from here");
+            assert_eq!(host.users_of_device(device), said);
+        }
+        fs::create_dir_all(at("sys/devices/virtual/block/loop3/holders/dm-0")).unwrap();
+        assert_eq!(host.users_of_device(device), "part of the device dm-0", "what can be seen says more");
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Inner {
     /// A device and who has it, in words.
     pub(super) fn user(&self, device: &LoopDevice) -> String {
         if self.host.holders(device.number).is_empty() {
-            return format!("{} (attached, not open)", device.path.display());
+            return format!("{} (attached; nobody is seen to use it)", device.path.display());
         }
         format!("{} ({})", device.path.display(), self.host.users_of_device(device.number))
     }
