@@ -37,6 +37,7 @@ pub struct ApiLab {
     pub(super) place: Place,
     pub(super) authority: Authority,
     pub(super) address: Ipv4Addr,
+    audit: Option<PathBuf>,
     port: u16,
     etcd_port: u16,
     server: Mutex<Option<Process>>,
@@ -50,6 +51,8 @@ pub(super) struct Site {
     pub(super) directory: PathBuf,
     pub(super) place: Place,
     pub(super) address: Ipv4Addr,
+    /// Which requests the API server writes down; none if nothing is said.
+    pub(super) audit: Option<PathBuf>,
     pub(super) janitor: Janitor,
 }
 
@@ -63,11 +66,11 @@ impl ApiLab {
         let directory = tempfile::Builder::new().prefix("bowline-lab-").tempdir().unwrap().keep();
         let janitor = Janitor::of(&directory, None);
         let place = Place::new(&directory.join("log"));
-        Some(Self::at(Site { directory, place, address: Ipv4Addr::LOCALHOST, janitor }))
+        Some(Self::at(Site { directory, place, address: Ipv4Addr::LOCALHOST, audit: None, janitor }))
     }
 
     pub(super) fn at(site: Site) -> Self {
-        let Site { directory, place, address, janitor } = site;
+        let Site { directory, place, address, audit, janitor } = site;
         let authority = Authority::new(&directory.join("pki"));
         let names = [
             "kubernetes.default.svc",
@@ -87,6 +90,7 @@ impl ApiLab {
             place,
             authority,
             address,
+            audit,
             port: free_port(),
             etcd_port,
             server: Mutex::new(None),
@@ -280,6 +284,10 @@ impl ApiLab {
             // Pages come from etcd, so that what was compacted is gone.
             "--feature-gates=ListFromCacheSnapshot=false".to_owned(),
         ];
+        if let Some(policy) = &self.audit {
+            flags.push(format!("--audit-policy-file={}", policy.display()));
+            flags.push(format!("--audit-log-path={}", self.directory.join(super::audit::LOG).display()));
+        }
         if self.address.is_loopback() {
             // Nobody can be told to come to a loopback address.
             flags.push("--endpoint-reconciler-type=none".to_owned());

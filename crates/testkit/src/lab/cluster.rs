@@ -32,6 +32,8 @@ pub struct Options {
     pub snapshots: bool,
     /// Where it keeps everything; a temporary directory if nothing is said. Removed at its end.
     pub directory: Option<PathBuf>,
+    /// Whether the API server writes down who changed what: see [`ClusterLab::audit`].
+    pub audit: bool,
     /// Whether it waits until no other test has a cluster: they share the machine.
     pub alone: bool,
 }
@@ -39,7 +41,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let nodes = ["lab-a", "lab-b"].map(str::to_owned).to_vec();
-        Self { nodes, images: vec![], snapshots: false, directory: None, alone: true }
+        Self { nodes, images: vec![], snapshots: false, directory: None, audit: false, alone: true }
     }
 }
 
@@ -81,7 +83,8 @@ impl ClusterLab {
         let mut place = Place::new(&directory.join("log"));
         let network = Network::new(&directory, &place);
         place.enter = network.enter();
-        let api = ApiLab::at(Site { directory, place, address: network.control(), janitor });
+        let audit = options.audit.then(|| super::audit::write_policy(&directory));
+        let api = ApiLab::at(Site { directory, place, address: network.control(), audit, janitor });
         let mut lab =
             Self { nodes: vec![], snapshot_controller: Mutex::new(None), api, network, _turn: turn };
         lab.api.controller_manager();
@@ -119,6 +122,10 @@ impl ClusterLab {
     /// A node by its name.
     pub fn node(&self, name: &str) -> &Node {
         &self.nodes[self.index(name)]
+    }
+
+    pub(super) fn nodes(&self) -> &[Node] {
+        &self.nodes
     }
 
     fn index(&self, name: &str) -> usize {

@@ -7,19 +7,24 @@
 //! that ends.
 
 mod api;
+mod audit;
 mod authority;
 mod cluster;
 mod image;
 mod janitor;
 mod network;
 mod node;
+mod observer;
 mod process;
+mod processes;
 mod programs;
 
 pub use api::{Access, ApiLab};
+pub use audit::Change;
 pub use cluster::{ClusterLab, NAMESPACE, NODE_PATIENCE, Options};
 pub use image::{BUSYBOX, Image};
 pub use node::Node;
+pub use observer::{Grants, Observer, Seen, Truth};
 pub use process::Process;
 pub use programs::tools;
 

@@ -168,6 +168,7 @@ impl Node {
 
     /// Ends everything on the node at once, as a power cut does. What it wrote to its disk is kept, what the kernel knew is gone.
     pub(super) fn crash(&mut self) -> Plan {
+        let devices = self.mounted_loops();
         self.daemons.lock().unwrap().clear();
         drop(self.namespaces.take());
         let group = self.directory.iter().rev().take(2).collect::<Vec<_>>();
@@ -175,7 +176,25 @@ impl Node {
         let clean = project().join("lab/clean.sh");
         let output = Command::new("sh").arg(clean).arg(&self.directory).arg(group).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        // Of files that nodes share, the script cannot know whose device it was.
+        for device in devices {
+            let _ = Command::new(installed("losetup")).args(["--detach", &device]).output().unwrap();
+        }
         self.plan.clone()
+    }
+
+    /// The loop devices that it has mounted, on files of the lab.
+    fn mounted_loops(&self) -> Vec<String> {
+        let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", self.init)).unwrap_or_default();
+        let numbers = mounts.lines().filter_map(|line| line.split(' ').nth(2)?.strip_prefix("7:"));
+        let numbers: std::collections::BTreeSet<&str> = numbers.collect();
+        let is_ours = |number: &&str| {
+            let file = fs::read_to_string(format!("/sys/block/loop{number}/loop/backing_file"));
+            file.is_ok_and(|file| {
+                self.directory.parent().is_some_and(|lab| Path::new(&file).starts_with(lab))
+            })
+        };
+        numbers.into_iter().filter(is_ours).map(|number| format!("/dev/loop{number}")).collect()
     }
 
     /// Ends the kubelet, and it alone: pods run on.
@@ -240,6 +259,7 @@ fn kubelet_settings(directory: &str) -> String {
          resolvConf: {directory}/resolv.conf\nvolumePluginDir: /var/lib/kubelet/volumeplugins\n\
          nodeStatusUpdateFrequency: 2s\nnodeLeaseDurationSeconds: 10\nsyncFrequency: 5s\n\
          imageGCHighThresholdPercent: 100\nmaxPods: 50\n\
+         crashLoopBackOff: {{maxContainerRestartPeriod: 5s}}\n\
          evictionHard: {{memory.available: \"0%\", nodefs.available: \"0%\", nodefs.inodesFree: \"0%\", imagefs.available: \"0%\"}}\n\
          registerNode: true\n"
     )
