@@ -47,6 +47,11 @@ crash: setup ## More kills, more seeds, more cases than `make test` has time for
 	BOWLINE_SEEDS=20000 cargo test -p bowline-engine --test engine --locked random -- --show-output
 	PROPTEST_CASES=20000 cargo test -p bowline-core --test properties --locked
 
+.PHONY: storm
+storm: tools ## 200 pods come and go while leaders are killed and the API server is away: make storm SEED=7
+	BOWLINE_STORM_PODS=$(or $(PODS),200) BOWLINE_SEED=$(SEED) \
+		cargo test -p bowline --test cluster --all-features --locked storm -- --show-output
+
 .PHONY: replay
 replay: setup ## One random schedule again: make replay SEED=7
 	BOWLINE_SEED=$(SEED) cargo test -p bowline-engine --test engine --locked random -- --show-output

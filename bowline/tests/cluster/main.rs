@@ -9,6 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 
 mod life;
+mod lost;
+mod paused;
+mod storm;
 
 /// How long anything may take: the machine is small, and everything of a cluster runs on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
