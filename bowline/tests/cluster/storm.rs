@@ -338,6 +338,7 @@ impl<'a> Storm<'a> {
         let known = pods(lab).unwrap_or_default();
         let here = self.lives.iter().filter(|life| matches!(life.step, Step::Here(_)));
         let writers: Vec<&Told> = here.filter_map(|life| known.get(&life.pod())).collect();
+        assert!(!writers.is_empty(), "nobody writes");
         let size = |told: &&Told| {
             let log = format!("cat /var/lib/kubelet/pods/{}/volumes/*/*/mount/log | wc -c", told.uid);
             lab.node(&told.node).run_well(&["sh", "-c", &log]).trim().parse::<u64>().unwrap()
