@@ -135,6 +135,20 @@ pub enum Command {
     Events(EventsArgs),
     /// Checks this machine: kernel features, programs, sockets, permissions, versions, and records against storage.
     Doctor,
+    /// Takes over what a cluster has attached already: PersistentVolumes and VolumeAttachments of this driver that Bowline
+    /// does not know. Nobody is cut off, and nothing is guessed: where the sources disagree, it says what to do.
+    ///
+    /// The leader does the same when it starts. This is to see what was refused, and to run it again when that is mended.
+    #[command(after_help = "Examples:\n  \
+        bowline --context production adopt --dry-run\n  \
+        bowline --context production adopt\n  \
+        bowline --context production adopt -o wide     # what is known already, too\n\n\
+        Exit code 4: something is refused. docs/kubernetes.md lists every reason and what to do about it.")]
+    Adopt {
+        /// Only say what would be adopted, what is known already, and what is refused. Needs the right to look only.
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Prints completions for a shell.
     #[command(after_help = "Example:\n  bowline completions bash > /etc/bash_completion.d/bowline")]
     Completions {

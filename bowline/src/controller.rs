@@ -4,6 +4,7 @@
 //! driver is not ready. Losing the Lease ends the process.
 
 use anyhow::{Context, Result};
+use bowline_cluster::adopt::{Adopter, AdopterParts};
 use bowline_cluster::targets::{self, connect_all};
 use bowline_cluster::{Leadership, LeaseSettings, adopt, certificates, door, lease, led, wishes};
 use bowline_controller::csi::{ControllerService, GroupService, IdentityService};
@@ -135,7 +136,7 @@ async fn lead(
     let connections = connect_all(&client, &tls).await?;
     let known = connections.targets();
     // Before the catalog is opened: what is attached already has its ticket before anything is compared.
-    adopt::adopt(&client, store.as_ref(), &known, false).await?;
+    let adopted = adopt::adopt(&client, store.as_ref(), &known, false).await?;
     let catalog = Catalog::open(Parts {
         store: Arc::clone(&store) as Arc<dyn Store>,
         targets: known,
@@ -156,6 +157,13 @@ async fn lead(
         fence_not_ready_after: args.fence_not_ready_after.map(|span| Duration::from_secs(span.0.into())),
     })
     .await?;
+    let adopter = Adopter::new(AdopterParts {
+        client: client.clone(),
+        store: Arc::clone(&store) as Arc<dyn Store>,
+        catalog: catalog.clone(),
+        attacher: running.attacher.clone(),
+        unfinished: !adopted.refused.is_empty(),
+    });
     let mut beside = JoinSet::new();
     beside.spawn(targets::run(targets::Parts {
         client: client.clone(),
@@ -164,6 +172,7 @@ async fn lead(
         tls: tls.clone(),
         speaker: running.speaker.clone(),
         connections,
+        adopter: adopter.clone(),
     }));
     beside.spawn(wishes::run(client.clone(), store, catalog.clone(), running.speaker.clone()));
     beside.spawn(renew(args.clone(), client));
@@ -173,6 +182,7 @@ async fn lead(
         .identity(IdentityService::new(catalog.clone()))
         .controller(ControllerService::new(catalog.clone()))
         .group_controller(GroupService::new(catalog.clone()));
+    api.adopt_with(Arc::new(adopter));
     api.open(catalog.clone());
     stage.send_replace(Stage::Leads);
     tracing::info!(csi = %args.csi, "ready");

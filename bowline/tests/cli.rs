@@ -212,6 +212,11 @@ fn what_is_not_there_ends_with_3_and_what_is_typed_wrongly_with_2() {
         world.says(2, typed);
     }
     world.says(0, &["volume", "create", "db"]);
+    // What is adopted comes from Kubernetes, and here is none.
+    for typed in [&["adopt"][..], &["adopt", "--dry-run"]] {
+        let (out, err) = world.says(1, typed);
+        assert!(out.is_empty() && err.contains("--context or --kubeconfig"), "{err}");
+    }
     let (_, err) = world.says(2, &["attach", "db", "b\nc"]);
     assert!(err.contains("node: node id"), "{err}");
 }

@@ -9,6 +9,7 @@ use bowline_store::MemoryStore;
 use bowline_testkit::SimTarget;
 use bowline_testkit::lab::{Access, ApiLab, PATIENCE, not_run, wait_for};
 use bowline_web::Api;
+use bowline_web::wire::{AdoptedVolume, Adoption, AdoptionState};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -67,6 +68,25 @@ fn own_address() -> Option<IpAddr> {
         .ok()
         .map(|address| address.ip())
         .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+/// An adoption that takes one volume over and refuses another.
+struct OneRefused;
+
+#[async_trait::async_trait]
+impl bowline_web::Adopt for OneRefused {
+    async fn adopt(&self, dry_run: bool) -> Result<Adoption, String> {
+        let one = |volume: &str, state, why: Option<&str>| AdoptedVolume {
+            volume: volume.to_owned(),
+            state,
+            nodes: vec!["a".to_owned()],
+            why: why.map(str::to_owned),
+        };
+        let state = if dry_run { AdoptionState::Adoptable } else { AdoptionState::Adopted };
+        let volumes =
+            vec![one("db-1", state, None), one("old-2", AdoptionState::Refused, Some("they disagree"))];
+        Ok(Adoption { dry_run, volumes })
+    }
 }
 
 struct World {
@@ -133,6 +153,7 @@ impl World {
             settings: Default::default(),
             registry: Arc::new(Mutex::default()),
         };
+        controller.api.adopt_with(Arc::new(OneRefused));
         controller.api.open(self.runtime.block_on(Catalog::open(parts)).unwrap());
     }
 
@@ -234,6 +255,7 @@ fn everybody_can_do_in_a_cluster_what_their_rights_let_them() {
     }
 
     rights(&world);
+    adoption(&world);
     events_are_followed(&world);
     doctor(&world);
     ways(&world);
@@ -271,6 +293,18 @@ fn rights(world: &World) {
     assert!(!out.contains("waiting"), "somebody without the right waits: {out}");
     // Without anything in between, a token for the API server itself is none here.
     world.says("admin", 0, &["volume", "list"]);
+}
+
+/// To look is for everybody who may look, to adopt for those who may change something.
+fn adoption(world: &World) {
+    let (out, err) = world.says("vera", 4, &["adopt", "--dry-run"]);
+    assert!(out.contains("db-1") && out.contains("to adopt") && out.contains("they disagree"), "{out}");
+    assert!(err.contains("1 volume is refused"), "{err}");
+    let (_, err) = world.says("vera", 1, &["adopt"]);
+    assert!(err.contains("ClusterRole bowline-operator"), "{err}");
+    let (out, _) = world.says("otto", 4, &["adopt", "-o", "json"]);
+    let report: Adoption = serde_json::from_str(&out).unwrap();
+    assert_eq!((report.dry_run, report.volumes[0].state), (false, AdoptionState::Adopted));
 }
 
 fn events_are_followed(world: &World) {

@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod adopt;
 mod attach;
 mod checkup;
 pub(crate) mod doctor;
@@ -89,6 +90,7 @@ pub(crate) async fn run(command: Command, way: Way, console: &mut Console) -> Re
         Command::Peer(command) => machine::peer(&client, command, console).await,
         Command::Events(args) => events::run(&client, args, console).await,
         Command::Doctor => doctor::run(&client, data.as_deref(), console).await,
+        Command::Adopt { dry_run } => adopt::run(&client, dry_run, console).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bowline", &mut script);

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::adopt::Adopter;
 use crate::events::{Remark, Speaker};
 
 /// Which pods of the controller's namespace run an agent beside them.
@@ -53,6 +54,8 @@ pub struct Parts {
     pub speaker: Speaker,
     /// What is connected already.
     pub connections: Connections,
+    /// Who may find on a new target what no other had.
+    pub adopter: Adopter,
 }
 
 /// Under which address each target is connected.
@@ -71,6 +74,7 @@ struct Context {
     catalog: Catalog,
     tls: TlsFiles,
     speaker: Speaker,
+    adopter: Adopter,
     connections: Mutex<Connections>,
 }
 
@@ -93,9 +97,9 @@ enum TargetFailure {
 
 /// Keeps targets connected until it is dropped. Only the leader runs this.
 pub async fn run(parts: Parts) {
-    let Parts { client, namespace, catalog, tls, speaker, connections } = parts;
+    let Parts { client, namespace, catalog, tls, speaker, connections, adopter } = parts;
     let connections = Mutex::new(connections);
-    let context = Arc::new(Context { client: client.clone(), catalog, tls, speaker, connections });
+    let context = Arc::new(Context { client: client.clone(), catalog, tls, speaker, adopter, connections });
     let pods = Controller::new(
         Api::<Pod>::namespaced(client.clone(), &namespace),
         watcher::Config::default().labels(PODS),
@@ -208,6 +212,7 @@ impl Context {
                     tracing::warn!(target = %id, %error, "not compared with the ledgers yet");
                 }
                 self.connections().0.insert(id, (address, Arc::clone(&agent)));
+                self.adopter.target_came();
                 agent
             }
         };

@@ -142,11 +142,25 @@ fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     known.volumes.insert(volume());
     known.ledgers.insert(volume(), ledger);
     assert_eq!(adopted(&known), (vec![], 0, None), "the ledger is the record; the annotation is not");
+    known.volumes.clear();
+    assert_eq!(
+        adopted(&known),
+        (vec![], 1, None),
+        "an adoption that was interrupted after the ledger is completed"
+    );
     // A ledger that was wiped is filled again, and the record stays.
     let mut wiped = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
     wiped.volumes.insert(volume());
     wiped.ledgers.insert(volume(), Ledger::default());
     assert_eq!(adopted(&wiped), (vec!["id-a".to_owned()], 0, None));
+    // What has a record is compared with its target whatever is said here: only a ticket keeps whoever is in from being shut out.
+    let mut stale = found(rwo(), vec![attachment("a", true)]);
+    stale.volumes.insert(volume());
+    assert_eq!(adopted(&stale), (vec!["id-a".to_owned()], 0, None));
+    let mut detached = found(rwo(), vec![]);
+    detached.volumes.insert(volume());
+    let left = plan(&detached, Timestamp::UNIX_EPOCH);
+    assert!(left.is_done() && left.known == [volume()], "{left}");
     let mut nowhere = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
     nowhere.stored.clear();
     assert!(adopted(&nowhere).2.unwrap().contains("no target holds it"));

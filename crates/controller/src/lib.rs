@@ -23,8 +23,9 @@ mod record;
 mod shelf;
 pub mod token;
 
+pub use bowline_engine::Exports;
 pub use catalog::{
-    Catalog, Change, Drift, Event, Listed, NewVolume, NodeError, OpenError, Parts, TargetError,
+    AdoptError, Catalog, Change, Drift, Event, Listed, NewVolume, NodeError, OpenError, Parts, TargetError,
 };
 pub use record::{Group, Node, Settings, Snapshot, SnapshotState, Source, Use, Volume, VolumeState};
 // What the catalog answers with, for those who ask it and have no business with targets.

@@ -368,7 +368,7 @@ impl Engine {
 
 impl Shared {
     /// The way to a target. One that is not connected has a way, too: its volumes are known, keep what they have, and wait.
-    fn link(&self, target: &TargetId) -> Arc<Link> {
+    pub(crate) fn link(&self, target: &TargetId) -> Arc<Link> {
         let mut targets = lock(&self.targets);
         let make = || Arc::new(Link::new(target.clone(), &self.settings, self.clock.now()));
         Arc::clone(targets.entry(target.clone()).or_insert_with(make))

@@ -4,6 +4,7 @@
 //! methods and [`Engine::watch`] are all there is to it. What is done in which order is [`executor`]'s alone.
 
 mod actor;
+mod adopt;
 mod clock;
 mod engine;
 pub mod executor;
@@ -15,6 +16,7 @@ mod start;
 mod view;
 mod waiters;
 
+pub use adopt::Exports;
 pub use clock::{Clock, SystemClock};
 pub use engine::{Engine, EngineError, Submitted, Withdrawn};
 pub use executor::{Action, Decide, Executor, Patience, Standing, Turn, Withdrawal, Written};

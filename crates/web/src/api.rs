@@ -1,5 +1,6 @@
 //! What every handler needs, and when the API is ready.
 
+use async_trait::async_trait;
 use axum::http::Method;
 use bowline_controller::Catalog;
 use bowline_engine::Clock;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
 use crate::problem::Problem;
-use crate::wire::Finding;
+use crate::wire::{Adoption, Finding};
 
 /// Calls of one kind that are worked on at once; more wait a moment and are then refused.
 const CALLS: usize = 256;
@@ -30,6 +31,13 @@ pub struct Parts {
     pub node: String,
 }
 
+/// Takes over what was attached before Bowline came.
+#[async_trait]
+pub trait Adopt: Send + Sync {
+    /// Says what there is to adopt, and adopts it unless this is only to look; or why neither can be done now.
+    async fn adopt(&self, dry_run: bool) -> Result<Adoption, String>;
+}
+
 /// The state of the API. A handle; clones share it.
 ///
 /// It can listen before there is a catalog, so that `/healthz` and `/readyz` answer while a large store is read; until
@@ -42,6 +50,7 @@ pub struct Api {
 pub(crate) struct Inner {
     pub(crate) parts: Parts,
     catalog: OnceLock<Catalog>,
+    adopter: OnceLock<Arc<dyn Adopt>>,
     /// Who leads, while it is somebody else.
     leader: Mutex<Option<String>>,
     nodes: NodeSource,
@@ -100,6 +109,7 @@ impl Api {
         let inner = Inner {
             parts,
             catalog: OnceLock::new(),
+            adopter: OnceLock::new(),
             leader: Mutex::default(),
             nodes,
             stopping: watch::channel(false).0,
@@ -112,6 +122,11 @@ impl Api {
     /// From now on it is ready. The first catalog stays.
     pub fn open(&self, catalog: Catalog) {
         let _ = self.inner.catalog.set(catalog);
+    }
+
+    /// Who adopts, where there is something to adopt from. The first one stays.
+    pub fn adopt_with(&self, adopter: Arc<dyn Adopt>) {
+        let _ = self.inner.adopter.set(adopter);
     }
 
     /// Ends whoever follows what happens, so that a stop does not wait for them. From now on it is not ready.
@@ -140,6 +155,15 @@ impl Api {
 
     pub(crate) fn catalog(&self) -> Result<&Catalog, Problem> {
         self.inner.catalog.get().ok_or_else(|| self.not_yet())
+    }
+
+    pub(crate) fn adopter(&self) -> Result<&Arc<dyn Adopt>, Problem> {
+        self.catalog()?;
+        self.inner.adopter.get().ok_or_else(|| {
+            let sentence = "there is nothing to adopt from here: what PersistentVolumes and VolumeAttachments say is adopted in a cluster; \
+                            ask the Bowline of one, with --context or --kubeconfig";
+            Problem::new("NotInCluster", sentence)
+        })
     }
 
     /// Why there is no catalog.

@@ -68,6 +68,7 @@ const TABLE: &[(&str, u16, &str)] = &[
     ("Unauthorized", 401, "a token is needed"),
     ("Forbidden", 403, "the token does not give this right"),
     ("FromKubernetes", 409, "this comes from Kubernetes"),
+    ("NotInCluster", 409, "this is for a cluster"),
     ("WrongHost", 421, "this name is not served here"),
     ("NoSuchRoute", 404, "there is no such page"),
     ("NoSuchMethod", 405, "this page cannot be asked so"),

@@ -12,7 +12,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 
 use crate::api::Api;
 use crate::extract::BODY_BYTES;
-use crate::handle::{machine, nodes, snapshots, tickets, volumes, watch};
+use crate::handle::{adoption, machine, nodes, snapshots, tickets, volumes, watch};
 use crate::problem::Problem;
 
 /// How long a call waits for its turn when too much is asked at once.
@@ -59,6 +59,7 @@ routes! {
     "/v1/watch" => get watch follow;
     "/v1/capacity" => get machine capacity;
     "/v1/doctor" => get machine doctor;
+    "/v1/adoption" => get adoption look, post adoption adopt;
 }
 
 /// The description of the API: OpenAPI 3.1, as JSON.

@@ -4,15 +4,18 @@
 //!
 //! [`find`] reads PersistentVolumes, VolumeAttachments, CSINodes, the store and the targets → [`plan`] says what to adopt and where the sources
 //! disagree → [`execute`] writes records and ledgers by compare-and-swap. It runs on the store, *before* the catalog is opened: the engine's start then
-//! finds a ticket for every node that a target lets in, and takes the grant over instead of fencing it.
+//! finds a ticket for every node that a target lets in, and takes the grant over instead of fencing it. While the engine runs, [`Adopter`] follows the
+//! same plan through the catalog.
 //!
 //! # Guarantees
 //!
 //! - A volume whose ledger has anybody in it is left alone, so running it again does nothing.
 //! - Where the sources disagree nothing is written about that volume; the others are adopted all the same.
 
+mod live;
 mod plan;
 
+pub use live::{Adopter, AdopterParts};
 pub use plan::{Adoption, Contradiction, Found, plan};
 
 use bowline_api::keys::DRIVER;
@@ -43,6 +46,9 @@ pub enum AdoptError {
     /// A record cannot be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// The process ends.
+    #[error("the adoption was ended: {0}")]
+    Ended(String),
 }
 
 const PAGE: u32 = 500;
@@ -57,7 +63,7 @@ pub async fn adopt(
     dry_run: bool,
 ) -> Result<Adoption, AdoptError> {
     let now = Timestamp::now();
-    let found = find(client, store, targets).await?;
+    let found = find(client, store, targets, |_| true).await?;
     let adoption = plan(&found, now);
     for refused in &adoption.refused {
         tracing::warn!(volume = refused.volume, reason = refused.sentence, "not adopted");
@@ -68,15 +74,18 @@ pub async fn adopt(
     Ok(adoption)
 }
 
-/// Reads everything that can tell where a volume is attached.
+/// Reads everything that can tell where a volume is attached. `counts` says whether a record makes its volume a known one.
 pub async fn find(
     client: &Client,
     store: &dyn Store,
     targets: &[Arc<dyn Provision>],
+    counts: impl Fn(&Volume) -> bool,
 ) -> Result<Found, AdoptError> {
     let mut found = Found::default();
     for (_, volume) in read::<Volume>(store).await? {
-        found.volumes.insert(volume.id);
+        if counts(&volume) {
+            found.volumes.insert(volume.id);
+        }
     }
     for (name, ledger) in read::<Ledger>(store).await? {
         if let Ok(volume) = VolumeId::new(&name) {

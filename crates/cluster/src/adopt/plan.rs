@@ -39,6 +39,8 @@ pub struct Adoption {
     pub tickets: Vec<(VolumeId, Ticket)>,
     /// Where the sources disagree, and what to do. Nothing is guessed.
     pub refused: Vec<Contradiction>,
+    /// The volumes of PersistentVolumes for which there is nothing left to do.
+    pub known: Vec<VolumeId>,
 }
 
 /// A volume about which the sources disagree.
@@ -67,10 +69,17 @@ impl fmt::Display for Adoption {
         for refused in &self.refused {
             writeln!(f, "refused {refused}")?;
         }
-        if *self == Self::default() {
+        if self.is_done() {
             writeln!(f, "nothing to adopt")?;
         }
         Ok(())
+    }
+}
+
+impl Adoption {
+    /// Whether nothing is left to do, for anybody.
+    pub fn is_done(&self) -> bool {
+        self.volumes.is_empty() && self.tickets.is_empty() && self.refused.is_empty()
     }
 }
 
@@ -86,7 +95,7 @@ impl Attached<'_> {
     }
 }
 
-/// Decides what to adopt. What has a ledger with anybody in it is known, and is left alone: the ledger is the record, the rest is not.
+/// Decides what to adopt. A ledger with anybody in it is left alone, whatever others say: it is the record, the rest is not.
 pub fn plan(found: &Found, now: Timestamp) -> Adoption {
     let mut adoption = Adoption::default();
     let by_name: BTreeMap<&str, &Pv> = found.pvs.iter().map(|pv| (pv.name.as_str(), pv)).collect();
@@ -117,6 +126,7 @@ pub fn plan(found: &Found, now: Timestamp) -> Adoption {
     }
     for (handle, (pv, attached)) in volumes {
         match adopt(found, &pv, &attached, now) {
+            Ok((None, tickets)) if tickets.is_empty() => adoption.known.extend(VolumeId::new(&handle)),
             Ok((volume, tickets)) => {
                 adoption.tickets.extend(tickets);
                 adoption.volumes.extend(volume);
@@ -140,12 +150,15 @@ fn adopt(found: &Found, pv: &Pv, attached: &[Attached<'_>], now: Timestamp) -> R
     let id =
         id.ok_or("its volumeHandle is no id that Bowline gives; make a volume for it and copy the data")?;
     let known = found.ledgers.get(&id);
-    if known.is_some_and(|ledger| !ledger.tickets().is_empty() || !ledger.holds().is_empty()) {
-        return Ok((None, Vec::new()));
-    }
     let volume = if found.volumes.contains(&id) { None } else { Some(record(found, pv, &id, now)?) };
+    if known.is_some_and(|ledger| !ledger.tickets().is_empty() || !ledger.holds().is_empty()) {
+        return Ok((volume, Vec::new()));
+    }
     let tickets = tickets(found, pv, attached, now)?;
-    agree(pv, attached, &tickets)?;
+    // What has a record is compared with its target in any case, and whoever has no ticket then is shut out: nobody would be spared by a refusal.
+    if volume.is_some() {
+        agree(pv, attached, &tickets)?;
+    }
     Ok((volume, tickets.into_iter().map(|ticket| (id.clone(), ticket)).collect()))
 }
 

@@ -23,7 +23,7 @@ pub(crate) use wish::{Source, owned_by, owner, request, source};
 
 use bowline_controller::Catalog;
 use bowline_controller::csi::DRIVER;
-use bowline_core::{TicketId, TicketKind, Verdict, VolumeId};
+use bowline_core::{Ticket, TicketId, TicketKind, Verdict, VolumeId};
 use bowline_csi::code::ListError;
 use bowline_engine::View;
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -128,10 +128,33 @@ impl Attacher {
         Ok(Self { inner })
     }
 
+    /// Looks after a ticket that somebody else has put into a ledger for a VolumeAttachment: also if that has gone meanwhile.
+    pub fn look_after(&self, volume: &VolumeId, ticket: &Ticket) {
+        let (name, filed) = filed(volume, ticket);
+        if filed.uid.is_some() {
+            self.inner.book().file(&name, filed);
+            self.inner.poke(&name);
+        }
+    }
+
     /// How many VolumeAttachments are being worked on now. What is only for people waits while there are any.
     pub fn working(&self) -> usize {
         self.inner.working.load(std::sync::atomic::Ordering::Relaxed)
     }
+}
+
+/// A ticket that is in a ledger, and the VolumeAttachment it is of.
+fn filed(volume: &VolumeId, ticket: &Ticket) -> (String, Filed) {
+    let owner = owned_by(&ticket.owner);
+    let name = owner.map_or(ticket.id.as_str(), |(name, _)| name).to_owned();
+    let filed = Filed {
+        uid: owner.map(|(_, uid)| uid.to_owned()),
+        volume: volume.clone(),
+        node: ticket.node.clone(),
+        ticket: ticket.id.clone(),
+        generation: ticket.generation,
+    };
+    (name, filed)
 }
 
 /// The PersistentVolumes of this driver, watched.
@@ -193,16 +216,8 @@ impl Inner {
         self.catalog
             .for_each_ledger(|volume, ledger| {
                 for ticket in ledger.tickets().values().filter(|one| one.kind == TicketKind::CsiAttacher) {
-                    let owner = owned_by(&ticket.owner);
-                    let name = owner.map_or(ticket.id.as_str(), |(name, _)| name).to_owned();
-                    let filed = Filed {
-                        uid: owner.map(|(_, uid)| uid.to_owned()),
-                        volume: volume.clone(),
-                        node: ticket.node.clone(),
-                        ticket: ticket.id.clone(),
-                        generation: ticket.generation,
-                    };
-                    let mine = owner.is_some();
+                    let (name, filed) = filed(&volume, ticket);
+                    let mine = filed.uid.is_some();
                     let held = ledger.hold_serving(ticket);
                     let held = held.filter(|hold| hold.phase == bowline_core::Phase::Held);
                     let mut book = self.book();

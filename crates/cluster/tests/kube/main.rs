@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 #![allow(clippy::print_stdout, reason = "what was waited for is worth reading")]
 
+mod adoption;
 mod attach;
 mod lease;
 mod people;

@@ -20,6 +20,7 @@ use crate::record::{Group, Node, Settings, Snapshot, Source, Use, Volume};
 use crate::shelf::{PAGE, Shelf};
 use crate::token;
 
+mod adopt;
 mod attach;
 mod faults;
 mod groups;
@@ -32,6 +33,8 @@ mod snapshots;
 mod storage;
 mod targets;
 mod volumes;
+
+pub use adopt::AdoptError;
 
 /// A volume to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]

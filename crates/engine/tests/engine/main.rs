@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 #![allow(clippy::print_stdout, reason = "the sweeps print what they covered")]
 
+mod adopt;
 mod attach;
 mod crowd;
 mod fairness;

@@ -2,6 +2,7 @@
 
 #![allow(unused_qualifications, reason = "what utoipa makes of the parameters has them")]
 
+pub(crate) mod adoption;
 pub(crate) mod machine;
 pub(crate) mod nodes;
 pub(crate) mod snapshots;

@@ -1,11 +1,13 @@
 //! What travels over the API, as both sides of it see it: camelCase, times as RFC 3339, sizes in bytes.
 
+mod adoption;
 mod machine;
 mod node;
 mod snapshot;
 mod ticket;
 mod volume;
 
+pub use adoption::{AdoptedVolume, Adoption, AdoptionState};
 pub use machine::{Capacity, Doctor, Drift, Event, Events, Finding};
 pub use node::{AddNode, Node, Nodes};
 pub use snapshot::{Group, NewSnapshot, Snapshot, SnapshotState, Snapshots};
