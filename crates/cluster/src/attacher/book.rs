@@ -24,6 +24,9 @@ pub(crate) struct Filed {
 pub(crate) struct Standing {
     pub(crate) reason: &'static str,
     pub(crate) epoch: Option<u64>,
+    /// A digest of a verdict that stays as it is until somebody does something: whom it names matters. The words of one that is still being worked on
+    /// change by themselves.
+    pub(crate) detail: Option<u64>,
 }
 
 /// What a VolumeAttachment waits for, beside its ticket.
@@ -46,7 +49,7 @@ pub(crate) struct Entry {
     pub(crate) shown: Option<u64>,
     /// The object of this name that is gone: an answer about it that comes late does not bring it back.
     pub(crate) gone: Option<String>,
-    /// The kind of the error that was told last: another text of the same kind is no news.
+    /// The kind of the error that was told last: another text of the same kind is no news, unless it is a verdict.
     pub(crate) told: Option<&'static str>,
     pub(crate) need: Option<Need>,
     pub(crate) failures: u32,

@@ -29,6 +29,7 @@ use bowline_engine::View;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, Client, ResourceExt};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
@@ -224,8 +225,8 @@ impl Inner {
                     book.found(&name, filed, mine);
                     // Where the object says so too, nothing needs to be asked again: a restart costs no writes.
                     if let (Some(hold), Some(entry)) = (held, book.get_mut(&name)) {
-                        entry.standing =
-                            Some(Standing { reason: "Satisfied", epoch: Some(hold.epoch.number()) });
+                        let epoch = Some(hold.epoch.number());
+                        entry.standing = Some(Standing { reason: "Satisfied", epoch, detail: None });
                     }
                 }
             })
@@ -387,7 +388,13 @@ impl Inner {
 /// What a verdict is, as far as it is news.
 fn standing(verdict: &Verdict) -> Standing {
     let epoch = if let Verdict::Satisfied { epoch, .. } = verdict { Some(epoch.number()) } else { None };
-    Standing { reason: verdict.reason(), epoch }
+    let waits = verdict.is_settled() && !verdict.is_satisfied();
+    let detail = waits.then(|| {
+        let mut hasher = DefaultHasher::new();
+        verdict.hash(&mut hasher);
+        hasher.finish()
+    });
+    Standing { reason: verdict.reason(), epoch, detail }
 }
 
 async fn hear_engine(attacher: Weak<Inner>, mut changes: broadcast::Receiver<Arc<View>>) {

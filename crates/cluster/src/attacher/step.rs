@@ -30,7 +30,7 @@ pub(super) enum Next {
 
 /// What there is to tell about a VolumeAttachment that has not got what it asks for.
 struct Refusal {
-    /// What kind of reason it is: another sentence of the same kind is no news.
+    /// What kind of reason it is: another sentence of the same kind is no news, unless it is a verdict.
     kind: &'static str,
     sentence: String,
     need: Option<Need>,
@@ -348,7 +348,8 @@ impl Inner {
             .status
             .as_ref()
             .is_some_and(|status| status.attach_error.is_some() && !(status.attached && known));
-        if let Some(patch) = patch.filter(|_| !told || self.is_news(name, kind)) {
+        // A verdict is told in its very words: whoever asks `bowline why` reads the same.
+        if let Some(patch) = patch.filter(|_| !told || known || self.is_news(name, kind)) {
             self.patch(name, "error", true, patch).await?;
         }
         self.told(name, Some(kind));

@@ -54,6 +54,25 @@ async fn who_has_to_wait_is_told_why_and_gets_it_afterwards() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waits_is_told_anew_when_somebody_else_has_it() {
+    let Some(world) = World::new().await else { return };
+    world.add_node("c").await;
+    world.add_driver("c").await;
+    let controller = world.start().await;
+    controller.volume(&world, "passed-on").await;
+    world.attach("va-first", "passed-on", "a").await;
+    world.until_attached("va-first").await;
+    world.attach("va-next", "passed-on", "b").await;
+    world.until_told("va-next", "id-a has the volume").await;
+    world.attach("va-last", "passed-on", "c").await;
+    world.until_told("va-last", "id-a has the volume").await;
+    world.delete("va-first").await;
+    world.until_attached("va-next").await;
+    world.until_told("va-last", "id-b has the volume").await;
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_missing_is_named_and_waited_for() {
     let Some(world) = World::new().await else { return };
     let controller = world.start().await;
