@@ -8,6 +8,7 @@ use bowline_testkit::lab::{BUSYBOX, ClusterLab, Image, NAMESPACE, Options};
 use std::path::Path;
 use std::time::Duration;
 
+mod adoption;
 mod life;
 mod lost;
 mod paused;
@@ -24,6 +25,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A cluster with one directory for both nodes, installed as a user would.
     pub(crate) fn shared() -> Option<Self> {
+        Self::with(&[])
+    }
+
+    /// The same, with more values for the chart.
+    pub(crate) fn with(more: &[&str]) -> Option<Self> {
         let bowline = Image::bowline(Path::new(env!("CARGO_BIN_EXE_bowline")));
         let images = [vec![bowline], Image::sidecars()].concat();
         let lab = ClusterLab::start(&Options { images, snapshots: true, ..Options::default() })?;
@@ -35,7 +41,8 @@ impl Cluster {
             "sharedTargets[0].name=shared".to_owned(),
             format!("sharedTargets[0].directory={}", directory.display()),
         ];
-        let flags: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
+        let values = values.iter().map(String::as_str).chain(more.iter().copied());
+        let flags: Vec<&str> = values.flat_map(|value| ["--set", value]).collect();
         lab.install_chart(&flags).unwrap_or_else(|error| panic!("{error}"));
         Some(Self { lab })
     }
@@ -45,6 +52,15 @@ impl Cluster {
         self.lab.apply_text(&format!(
             "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{ name: {name} }}\nspec:\n  \
              storageClassName: bowline-file\n  resources: {{ requests: {{ storage: 64Mi }} }}\n{more}"
+        ));
+    }
+
+    /// Applies a claim of a PersistentVolume that is there already.
+    pub(crate) fn claim_of(&self, name: &str, pv: &str) {
+        self.lab.apply_text(&format!(
+            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{ name: {name} }}\nspec:\n  \
+             storageClassName: bowline-file\n  accessModes: [ReadWriteOnce]\n  volumeName: {pv}\n  \
+             resources: {{ requests: {{ storage: 16Mi }} }}\n"
         ));
     }
 
@@ -79,6 +95,14 @@ impl Cluster {
 
     /// What `bowline` says, asked through the API server as admin.
     pub(crate) fn bowline(&self, words: &[&str]) -> Result<String, String> {
+        match self.says(words) {
+            (out, _, true) => Ok(out),
+            (_, err, false) => Err(err),
+        }
+    }
+
+    /// The same: what it says on stdout and on stderr, and whether it succeeded.
+    pub(crate) fn says(&self, words: &[&str]) -> (String, String, bool) {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_bowline"))
             .args(["--namespace", NAMESPACE, "--kubeconfig"])
             .arg(self.lab.kubeconfig())
@@ -86,13 +110,19 @@ impl Cluster {
             .output()
             .unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+        (text(output.stdout), text(output.stderr), output.status.success())
     }
 
     /// A field of an object.
     pub(crate) fn field(&self, words: &[&str], path: &str) -> String {
         let path = format!("jsonpath={{{path}}}");
         self.lab.kubectl(&[&["get"], words, &["-o", &path]].concat())
+    }
+
+    /// The same; nothing if it cannot be read now.
+    pub(crate) fn try_field(&self, words: &[&str], path: &str) -> Option<String> {
+        let path = format!("jsonpath={{{path}}}");
+        self.lab.try_kubectl(&[&["get"], words, &["-o", &path]].concat()).ok()
     }
 
     /// The id of the volume behind a claim.
