@@ -13,6 +13,7 @@ mod life;
 mod lost;
 mod paused;
 mod storm;
+mod reasons;
 
 /// How long anything may take: the machine is small, and everything of a cluster runs on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
