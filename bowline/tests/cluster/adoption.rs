@@ -23,6 +23,7 @@ struct Writer {
 #[test]
 fn an_older_installation_is_taken_over_without_one_detach() {
     let Some(cluster) = Cluster::shared() else { return };
+    let begun = std::time::Instant::now();
     let writers = [("plain", "lab-a"), ("agreed", "lab-b"), ("odd", "lab-b")]
         .map(|(name, node)| writer(&cluster, name, node));
     let before = writers.each_ref().map(|one| look(&cluster, one));
@@ -58,6 +59,7 @@ fn an_older_installation_is_taken_over_without_one_detach() {
     watch.nobody_was_detached();
     the_second_time_changes_nothing(&cluster, &writers);
     the_volume_moves_on(&cluster, &writers[0]);
+    eprintln!("taken over in {:.1?}", begun.elapsed());
 }
 
 fn writer(cluster: &Cluster, name: &'static str, node: &str) -> Writer {

@@ -166,6 +166,11 @@ fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     assert!(adopted(&nowhere).2.unwrap().contains("no target holds it"));
     nowhere.silent.push("file-c does not answer".to_owned());
     assert!(adopted(&nowhere).2.unwrap().contains("file-c does not answer"));
+    let mut renewed = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
+    renewed.volumes.insert(VolumeId::new("db-000000cd").unwrap());
+    let (tickets, records, why) = adopted(&renewed);
+    assert!(tickets.is_empty() && records == 0, "its ledger would be nobody's");
+    assert!(why.unwrap().contains("volume db-000000cd was made under the same name"));
     let foreign = Pv { handle: "vol-of-another".to_owned(), ..pv(&["ReadWriteOnce"], &[]) };
     assert!(adopted(&found(foreign, vec![])).2.unwrap().contains("no id that Bowline gives"));
     let lost =

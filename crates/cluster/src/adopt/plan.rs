@@ -124,8 +124,10 @@ pub fn plan(found: &Found, now: Timestamp) -> Adoption {
             Err(_) => {}
         }
     }
+    let slots = found.volumes.iter().filter_map(|id| Some((Slot::of_id(id.as_str())?, id)));
+    let taken: Taken<'_> = slots.collect();
     for (handle, (pv, attached)) in volumes {
-        match adopt(found, &pv, &attached, now) {
+        match adopt(found, &taken, &pv, &attached, now) {
             Ok((None, tickets)) if tickets.is_empty() => adoption.known.extend(VolumeId::new(&handle)),
             Ok((volume, tickets)) => {
                 adoption.tickets.extend(tickets);
@@ -145,12 +147,21 @@ fn owns_a_ticket(found: &Found, object: &VolumeAttachment) -> bool {
 
 type Adopted = (Option<Volume>, Vec<(VolumeId, Ticket)>);
 
-fn adopt(found: &Found, pv: &Pv, attached: &[Attached<'_>], now: Timestamp) -> Result<Adopted, String> {
+/// Who has the place that a name gives.
+type Taken<'a> = BTreeMap<Slot, &'a VolumeId>;
+
+fn adopt(
+    found: &Found,
+    taken: &Taken<'_>,
+    pv: &Pv,
+    attached: &[Attached<'_>],
+    now: Timestamp,
+) -> Result<Adopted, String> {
     let id = VolumeId::new(&pv.handle).ok().filter(|id| Slot::of_id(id.as_str()).is_some());
     let id =
         id.ok_or("its volumeHandle is no id that Bowline gives; make a volume for it and copy the data")?;
     let known = found.ledgers.get(&id);
-    let volume = if found.volumes.contains(&id) { None } else { Some(record(found, pv, &id, now)?) };
+    let volume = if found.volumes.contains(&id) { None } else { Some(record(found, taken, pv, &id, now)?) };
     if known.is_some_and(|ledger| !ledger.tickets().is_empty() || !ledger.holds().is_empty()) {
         return Ok((volume, Vec::new()));
     }
@@ -163,7 +174,13 @@ fn adopt(found: &Found, pv: &Pv, attached: &[Attached<'_>], now: Timestamp) -> R
 }
 
 /// The record of a volume that has none.
-fn record(found: &Found, pv: &Pv, id: &VolumeId, now: Timestamp) -> Result<Volume, String> {
+fn record(
+    found: &Found,
+    taken: &Taken<'_>,
+    pv: &Pv,
+    id: &VolumeId,
+    now: Timestamp,
+) -> Result<Volume, String> {
     let Some((target, size)) = found.stored.get(id) else {
         if !found.silent.is_empty() {
             return Err(format!(
@@ -176,6 +193,11 @@ fn record(found: &Found, pv: &Pv, id: &VolumeId, now: Timestamp) -> Result<Volum
         );
     };
     let slot = Slot::of_id(id.as_str());
+    if let Some(other) = slot.as_ref().and_then(|slot| taken.get(slot)) {
+        return Err(format!(
+            "volume {other} was made under the same name since; copy what is needed to it, or delete it"
+        ));
+    }
     let slot = slot.as_ref().map_or("", Slot::as_str);
     let name = [pv.name.as_str(), slot].into_iter().find(|name| Slot::of_name(name).as_str() == slot);
     let name = name.ok_or(

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use super::book::{Filed, Need, Standing};
 use super::status::{
-    attached, detached, digest, has_finalizer, is_going, mark, node_id, not_attached, not_detached, says,
-    uid, unmark,
+    attached, detached, digest, has_finalizer, is_attached, is_going, mark, node_id, not_attached,
+    not_detached, says, uid, unmark,
 };
 use super::wish::{self, Source};
 use super::{Inner, standing, ticket_id};
@@ -444,7 +444,11 @@ fn refused(error: &ControllerPublishError, object: &VolumeAttachment) -> Refusal
     };
     // A volume may be made, or made known, without anything else changing.
     let next = if matches!(error, ControllerPublishError::UnknownNode(_)) { Next::Rest } else { Next::Later };
-    Refusal { kind: error.name(), sentence: error.to_string(), need, known: false, next }
+    let mut sentence = error.to_string();
+    if matches!(error, ControllerPublishError::UnknownVolume(_)) && is_attached(object) {
+        sentence.push_str("; it was attached before, and is not adopted: `bowline adopt --dry-run` says why");
+    }
+    Refusal { kind: error.name(), sentence, need, known: false, next }
 }
 
 fn unfinished(error: &ControllerUnpublishError) -> Refusal {

@@ -58,7 +58,7 @@ async fn what_agrees_is_adopted_under_a_running_engine_and_the_rest_when_it_was_
     annotate(&world, "differs", Some("b")).await;
     let before: Vec<_> = volumes.iter().map(|one| world.target.open(&one.id)).collect();
     // Nobody knows them, so nothing is done about them, and nothing is taken back.
-    let told = world.until_told("va-agrees", "there is no volume").await;
+    let told = world.until_told("va-agrees", "is not adopted: `bowline adopt --dry-run` says why").await;
     assert!(told.status.unwrap().attached, "what is not known to be false stays");
     let adopter = adopter(&world, &controller, true);
 
