@@ -27,7 +27,7 @@ done
 
 # A loop device belongs to the lab if its file does. The file's path is that of another namespace, its inode is not.
 place=$(stat -c %Hd:%Ld "$directory" 2>/dev/null) || exit 0
-losetup --list --noheadings --raw --output NAME,BACK-INO,BACK-MAJ:MIN | while read -r name inode number; do
+losetup --list --noheadings --output NAME,BACK-INO,BACK-MAJ:MIN | while read -r name inode number; do
     [ "$number" = "$place" ] || continue
     if [ -n "$(find "$directory" -xdev -type f -inum "$inode" -print -quit)" ]; then
         losetup --detach "$name"
