@@ -136,8 +136,12 @@ pub fn of_node(node: &str) -> String {
     format!("file-{node}")
 }
 
-/// What the agent in a pod offers; nothing while it is not ready.
+/// What the agent in a pod offers; nothing while it is not ready, and nothing any more once it is being deleted: a Target that a
+/// person has deleted would come back while Bowline is removed, and keep its finalizer for ever.
 fn offered(pod: &Pod) -> Option<Target> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
     let status = pod.status.as_ref()?;
     let ready = status.container_statuses.iter().flatten().any(|one| one.name == CONTAINER && one.ready);
     let spec = pod.spec.as_ref()?;
@@ -314,7 +318,11 @@ mod tests {
 
     #[test]
     fn only_an_agent_that_is_ready_offers_its_target() {
+        let mut going = pod(true, "10.0.0.7", "target");
+        going.metadata.deletion_timestamp = serde_json::from_str(r#""2026-01-01T00:00:00Z""#).ok();
+        assert!(going.metadata.deletion_timestamp.is_some());
         let rows = [
+            (going, None),
             (pod(true, "10.0.0.7", "target"), Some("10.0.0.7:8470")),
             (pod(true, "fd00::7", "target"), Some("[fd00::7]:8470")),
             (pod(false, "10.0.0.7", "target"), None),
