@@ -165,8 +165,16 @@ impl ControllerService {
                 && class.target.as_ref().is_none_or(|named| named == target.id())
                 && request.topology.as_ref().is_none_or(|from| place::reaches(target.as_ref(), from))
         });
+        let matching: Vec<_> = matching.collect();
+        if usable && matching.is_empty() {
+            // That there is no room would be believed until it is asked again, which csi-provisioner does a minute later; after an
+            // error it asks again soon.
+            let said =
+                "no target is connected that such a volume could be on; one that connects may have room";
+            return Err(GetCapacityError::Unreachable(said.to_owned()));
+        }
         let inner = self.catalog.inner();
-        let rooms = inner.rooms(inner.open_to_new(matching.collect())).await?;
+        let rooms = inner.rooms(inner.open_to_new(matching)).await?;
         if rooms.len() == self.catalog.targets().len() {
             self.catalog.inner().in_all(&rooms);
         }

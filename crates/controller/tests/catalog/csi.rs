@@ -390,13 +390,14 @@ async fn room_depends_on_where_and_how() {
     for (topology, capabilities, available) in [
         (None, vec![], 9 * BYTES),
         (Some(at("here")), vec![capability(Mode::SingleNodeWriter, false)], 9 * BYTES),
-        (Some(at("elsewhere")), vec![], 0),
         (None, vec![capability(Mode::MultiNodeMultiWriter, false)], 0),
     ] {
         let answer = inner(plugin.controller.get_capacity(Request::new(ask(topology, capabilities))).await);
         assert_eq!(answer.available_capacity, available);
         assert_eq!(answer.minimum_volume_size, Some(1 << 20));
     }
+    let elsewhere = plugin.controller.get_capacity(Request::new(ask(Some(at("elsewhere")), vec![]))).await;
+    refused(elsewhere, Code::Unavailable, "no target is connected");
     let unknown = wire::GetCapacityRequest { parameters: map(&[("color", "red")]), ..Default::default() };
     refused(plugin.controller.get_capacity(Request::new(unknown)).await, Code::InvalidArgument, "color");
 }

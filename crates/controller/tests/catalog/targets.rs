@@ -148,20 +148,22 @@ async fn room_is_the_sum_of_what_can_be_reached_and_a_volume_no_larger_than_one_
     let catalog = on(&world, &[&a, &b]).await;
     let service = ControllerService::new(catalog.clone());
     let named = HashMap::from([("target".to_owned(), "a".to_owned())]);
-    for (topology, parameters, available, largest) in [
-        (None, HashMap::new(), 140, 90),
-        (Some(at("ha")), HashMap::new(), 50, 50),
-        (None, named, 50, 50),
-        (Some(at("hx")), HashMap::new(), 0, 0),
-    ] {
+    for (topology, parameters, available, largest) in
+        [(None, HashMap::new(), 140, 90), (Some(at("ha")), HashMap::new(), 50, 50), (None, named, 50, 50)]
+    {
         let request =
             wire::GetCapacityRequest { accessible_topology: topology, parameters, ..Default::default() };
         let answer = service.get_capacity(Request::new(request)).await.unwrap().into_inner();
         let told = (answer.available_capacity, answer.maximum_volume_size);
         assert_eq!(told, (available * BYTES, Some(largest * BYTES)));
     }
+    // No target is there yet: that is not the same as no room.
+    let early = wire::GetCapacityRequest { accessible_topology: Some(at("hx")), ..Default::default() };
+    let early = service.get_capacity(Request::new(early)).await.unwrap_err();
+    assert_eq!(early.code(), Code::Unavailable, "{early}");
+    catalog.add_target(target("x", "hx", 9 * GIB)).await.unwrap();
     b.set_silent(true);
-    assert_eq!(catalog.capacity().await.unwrap().available, 50 * GIB, "of those that answer");
+    assert_eq!(catalog.capacity().await.unwrap().available, 59 * GIB, "of those that answer");
 }
 
 #[tokio::test(start_paused = true)]
