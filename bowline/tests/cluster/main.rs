@@ -9,11 +9,14 @@ use std::path::Path;
 use std::time::Duration;
 
 mod adoption;
+mod defaults;
 mod life;
 mod lost;
 mod paused;
-mod storm;
 mod reasons;
+mod storm;
+mod tenant;
+mod workloads;
 
 /// How long anything may take: the machine is small, and everything of a cluster runs on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);

@@ -207,8 +207,17 @@ impl ApiLab {
 
     /// Applies manifests given as text.
     pub fn apply_text(&self, manifests: &str) {
+        self.apply_with(&[], manifests);
+    }
+
+    /// Applies manifests that name no namespace, in this one.
+    pub fn apply_text_in(&self, namespace: &str, manifests: &str) {
+        self.apply_with(&["--namespace", namespace], manifests);
+    }
+
+    fn apply_with(&self, more: &[&str], manifests: &str) {
         let mut command = self.kubectl_command();
-        command.args(["apply", "--server-side", "--force-conflicts", "-f", "-"]);
+        command.args(["apply", "--server-side", "--force-conflicts", "-f", "-"]).args(more);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(manifests.as_bytes()).unwrap();

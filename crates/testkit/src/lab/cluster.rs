@@ -169,6 +169,13 @@ impl ClusterLab {
         }
     }
 
+    /// Gives an image that all nodes have another name as well.
+    pub fn tag_image(&self, image: &str, name: &str) {
+        for node in &self.nodes {
+            node.tag_image(image, name);
+        }
+    }
+
     /// Waits until a pod has this phase, such as `Running` or `Succeeded`.
     pub fn wait_for_pod(&self, namespace: &str, pod: &str, phase: &str) {
         let what = format!("pod {namespace}/{pod} to be {phase}");

@@ -149,6 +149,10 @@ impl Node {
         self.run_well(&["ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", archive]);
     }
 
+    pub(super) fn tag_image(&self, image: &str, name: &str) {
+        self.run_well(&["ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "tag", image, name]);
+    }
+
     /// Starts the kubelet.
     pub(super) fn start_kubelet(&self) {
         let file = |name: &str| self.directory.join(name).display().to_string();
