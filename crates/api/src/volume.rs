@@ -20,7 +20,6 @@ use crate::{Condition, Progress, SizeError, bytes_of, schema};
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.capacity"),
     printcolumn(name = "Target", type_ = "string", json_path = ".status.target"),
-    printcolumn(name = "In use by", type_ = "string", json_path = ".status.inUseBy"),
     printcolumn(name = "ID", type_ = "string", json_path = ".status.id", priority = "1"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -190,9 +189,6 @@ pub struct VolumeStatus {
     /// For people: its size, as people write sizes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub capacity: String,
-    /// For people: the nodes that have it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub in_use_by: String,
     /// For people: what else there is to know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]

@@ -12,7 +12,7 @@ pub(crate) fn fields(kind: Kind) -> &'static [&'static str] {
         Kind::Ledger => {
             &["state", "currentNodeID", "currentTicket", "reason", "attachmentTicketStatuses", "conditions"]
         }
-        Kind::Volume => &["phase", "capacity", "inUseBy", "conditions"],
+        Kind::Volume => &["phase", "capacity", "conditions"],
         Kind::Snapshot | Kind::Group => &["phase", "capacity", "conditions"],
         Kind::Node => &[],
     }
