@@ -22,7 +22,10 @@ impl Cluster {
                 tenant.leaves_nothing();
             }));
             match result {
-                Ok(()) => Ok(bowline_testkit::say(&format!("cluster: {name} in {:.0?}", begun.elapsed()))),
+                Ok(()) => {
+                    bowline_testkit::say(&format!("cluster: {name} in {:.0?}", begun.elapsed()));
+                    Ok(())
+                }
                 Err(_) => Err(format!("{name}, which looked like this:\n{}", tenant.look())),
             }
         };
