@@ -154,7 +154,7 @@ fn pods_run_on_both_nodes_and_nothing_is_left() {
     // A device that nobody on the node gave back. Its file is known under a path that is gone with the node.
     lab.node("lab-b").run_well(&["truncate", "--size=1M", "/var/lib/bowlab-left"]);
     lab.node("lab-b").run_well(&["losetup", "--find", "/var/lib/bowlab-left"]);
-    assert_ne!(Traces::now().loops, before.loops);
+    assert!(Traces::now().loops.iter().any(|line| line.contains("bowlab-left")));
 
     drop(lab);
     assert_eq!(Traces::now(), before);
