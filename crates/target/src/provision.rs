@@ -191,6 +191,12 @@ pub trait Provision: Target {
     /// From where its volumes can be reached, as topology segments; empty if from everywhere.
     fn topology(&self) -> BTreeMap<String, String>;
 
+    /// Tells the storage itself from any other that may come to have the same name: made once, kept beside the bytes, and
+    /// the same for ever. Empty if there is nothing of the kind.
+    fn installation(&self) -> &str {
+        ""
+    }
+
     /// Makes a volume and says how many bytes it has.
     async fn create(&self, order: &NewVolume, progress: &Progress) -> Result<u64, ProvisionError>;
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A whole target in memory: keeps what [`Exports`] says, and watches over itself.
 pub struct SimTarget {
     pub(crate) id: TargetId,
+    pub(crate) installation: String,
     pub(crate) volumes: Mutex<BTreeMap<VolumeId, Exports>>,
     violations: Mutex<Vec<String>>,
     busy: Mutex<BTreeMap<NodeId, String>>,
@@ -22,6 +23,7 @@ impl SimTarget {
     pub fn new(id: &str) -> Self {
         Self {
             id: TargetId::new(id).unwrap(),
+            installation: format!("first-{id}"),
             volumes: Mutex::default(),
             violations: Mutex::default(),
             busy: Mutex::default(),
@@ -30,6 +32,13 @@ impl SimTarget {
             copying: tokio::sync::watch::Sender::new(true),
             two_may_migrate: AtomicBool::new(false),
         }
+    }
+
+    /// Over other storage.
+    #[must_use]
+    pub fn of_installation(mut self, installation: &str) -> Self {
+        installation.clone_into(&mut self.installation);
+        self
     }
 
     /// From now on it does (not) answer.

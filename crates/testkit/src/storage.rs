@@ -128,6 +128,10 @@ impl Provision for SimTarget {
         self.stored.lock().unwrap().topology.clone()
     }
 
+    fn installation(&self) -> &str {
+        &self.installation
+    }
+
     async fn create(&self, order: &NewVolume, progress: &Progress) -> Result<u64, ProvisionError> {
         self.answers().await;
         if let Some(source) = &order.source {

@@ -2,54 +2,24 @@
 
 use async_trait::async_trait;
 use bowline_core::{Epoch, NeverAgain, SnapshotId, TargetId, VolumeId};
-use hyper_util::rt::TokioIo;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::codegen::tokio_stream::Stream;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::parse::{self, Bad, Described};
-use super::serve::Io;
-use super::tls::TlsFiles;
+use super::reach::{Place, channel};
 use super::wire::{self, agent_client};
-use super::{AGENT_NAME, MESSAGE_BYTES, PING, TARGET_KEY, tell};
+use super::{INSTALLATION_KEY, MESSAGE_BYTES, TARGET_KEY, tell};
 use crate::{
     Capacity, Cut, Grant, GrantContext, Item, NewVolume, Page, Progress, Provision, ProvisionError,
     Revocation, Sizes, StoredSnapshot, StoredVolume, Target, TargetError,
 };
-
-/// Where an agent is.
-#[derive(Clone, Debug)]
-pub enum Place {
-    /// A unix socket on this machine.
-    Unix(PathBuf),
-    /// An address, `host:port`; both sides show certificates.
-    Tls {
-        /// The address.
-        address: String,
-        /// What to show, and whom to trust.
-        files: TlsFiles,
-    },
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "unix://{}", path.display()),
-            Self::Tls { address, .. } => f.write_str(address),
-        }
-    }
-}
 
 /// How patient a client is.
 #[derive(Clone, Debug)]
@@ -110,12 +80,29 @@ pub enum ConnectError {
         /// Who answers.
         found: TargetId,
     },
+    /// It is the target, over other storage: what it says of volumes proves nothing about the ones that were there.
+    #[error(
+        "the agent at {place} serves target {target} from other storage than before (it says {}, and it was {expected}); \
+         is its disk mounted, and its directory the right one?",
+        if found.is_empty() { "nothing" } else { found }
+    )]
+    OtherStorage {
+        /// Where.
+        place: String,
+        /// The target.
+        target: TargetId,
+        /// Of which installation it was.
+        expected: String,
+        /// Of which installation it is now.
+        found: String,
+    },
 }
 
 /// A target that an agent serves. A handle; clones share one connection, which is made again when it is lost.
 #[derive(Clone)]
 pub struct AgentClient {
     wire: agent_client::AgentClient<Channel>,
+    place: String,
     what: Arc<Described>,
     settings: ClientSettings,
 }
@@ -127,7 +114,8 @@ impl fmt::Debug for AgentClient {
 }
 
 impl AgentClient {
-    /// Asks who is there. From then on it is that target, and no other that may come to answer at the same place.
+    /// Asks who is there. From then on it is that target over that storage, and no other that may come to answer at the same
+    /// place.
     pub async fn connect(
         place: Place,
         expected: Option<&TargetId>,
@@ -148,7 +136,7 @@ impl AgentClient {
                 let (expected, found) = (expected.clone(), what.target);
                 Err(ConnectError::Another { place: shown, expected, found })
             }
-            None => Ok(Self { wire, what: Arc::new(what), settings }),
+            None => Ok(Self { wire, place: shown, what: Arc::new(what), settings }),
         }
     }
 
@@ -162,11 +150,31 @@ impl AgentClient {
         &self.what.version
     }
 
+    /// Whether it is the storage that it was when somebody last heard of this target: an agent that was started over an empty
+    /// directory never let anybody in, and would prove it. Nothing was heard if it is empty.
+    pub fn must_be(&self, expected: &str) -> Result<(), ConnectError> {
+        let found = &self.what.installation;
+        if expected.is_empty() || expected == found {
+            return Ok(());
+        }
+        Err(ConnectError::OtherStorage {
+            place: self.place.clone(),
+            target: self.what.target.clone(),
+            expected: expected.to_owned(),
+            found: found.clone(),
+        })
+    }
+
     fn request<Q>(&self, message: Q) -> Request<Q> {
         let mut request = Request::new(message);
         // Ids are printable ASCII, so this cannot fail; without it the agent refuses.
         if let Ok(target) = MetadataValue::try_from(self.what.target.as_str()) {
             request.metadata_mut().insert(TARGET_KEY, target);
+        }
+        // So is this: it was looked at when it was heard. An agent that said nothing is asked as before.
+        let storage = Some(self.what.installation.as_str()).filter(|told| !told.is_empty());
+        if let Some(storage) = storage.and_then(|told| MetadataValue::try_from(told).ok()) {
+            request.metadata_mut().insert(INSTALLATION_KEY, storage);
         }
         request
     }
@@ -220,7 +228,7 @@ enum Told<T> {
     Done(Result<T, ProvisionError>),
 }
 
-fn no_answer(within: Duration) -> String {
+pub(crate) fn no_answer(within: Duration) -> String {
     format!("no answer within {within:?}")
 }
 
@@ -271,79 +279,6 @@ fn words(status: &Status) -> String {
         cause = error.source();
     }
     if words.is_empty() { format!("{:?}", status.code()) } else { words }
-}
-
-/// When to try again to connect.
-#[derive(Debug, Default)]
-struct Tries {
-    failures: u32,
-    not_before: Option<Instant>,
-    error: String,
-}
-
-fn channel(place: Place, settings: &ClientSettings) -> Channel {
-    let (settings, tries) = (settings.clone(), Arc::new(Mutex::new(Tries::default())));
-    let connector = tower::service_fn(move |_: Uri| {
-        let (place, settings, tries) = (place.clone(), settings.clone(), Arc::clone(&tries));
-        async move {
-            let connected = reach(&place, &settings, &tries).await;
-            connected.map(TokioIo::new).map_err(std::io::Error::other)
-        }
-    });
-    Endpoint::from_static("http://agent.bowline.storage")
-        .http2_keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
-        .keep_alive_while_idle(true)
-        .connect_with_connector_lazy(connector)
-}
-
-/// Connects, or says at once why not while it is too early to try again.
-async fn reach(
-    place: &Place,
-    settings: &ClientSettings,
-    tries: &Mutex<Tries>,
-) -> Result<Box<dyn Io>, String> {
-    let lock = || tries.lock().unwrap_or_else(PoisonError::into_inner);
-    {
-        let tries = lock();
-        if tries.not_before.is_some_and(|moment| Instant::now() < moment) {
-            return Err(tries.error.clone());
-        }
-    }
-    let opened = tokio::time::timeout(settings.connect, open(place)).await;
-    let opened = opened.unwrap_or_else(|_| Err(no_answer(settings.connect)));
-    let mut tries = lock();
-    match opened {
-        Ok(stream) => {
-            *tries = Tries::default();
-            Ok(stream)
-        }
-        Err(error) => {
-            let pause = settings.first_pause.saturating_mul(1 << tries.failures.min(16));
-            let not_before = Some(Instant::now() + pause.min(settings.longest_pause));
-            *tries = Tries { failures: tries.failures + 1, not_before, error: error.clone() };
-            Err(error)
-        }
-    }
-}
-
-async fn open(place: &Place) -> Result<Box<dyn Io>, String> {
-    match place {
-        Place::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
-            Ok(Box::new(stream))
-        }
-        Place::Tls { address, files } => {
-            let files = files.clone();
-            let config = tokio::task::spawn_blocking(move || files.client()).await;
-            let config = config.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-            let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-            let _ = stream.set_nodelay(true);
-            let name = ServerName::try_from(AGENT_NAME).map_err(|error| error.to_string())?;
-            let stream = TlsConnector::from(config).connect(name, stream).await;
-            Ok(Box::new(stream.map_err(|error| error.to_string())?))
-        }
-    }
 }
 
 #[async_trait]
@@ -411,6 +346,10 @@ impl Provision for AgentClient {
 
     fn topology(&self) -> BTreeMap<String, String> {
         self.what.topology.clone()
+    }
+
+    fn installation(&self) -> &str {
+        &self.what.installation
     }
 
     async fn create(&self, order: &NewVolume, progress: &Progress) -> Result<u64, ProvisionError> {

@@ -8,23 +8,26 @@
 //! what it is ([`AGENT_NAME`], [`CONTROLLER_NAME`]). A unix socket that only its owner can open needs neither.
 //! Files that change are read again for the next connection ([`TlsFiles`]).
 //!
-//! **Who answers.** Every call names the target it means. A stranger at the same address refuses it, so that "shut out" is
-//! never taken from one that never let anybody in.
+//! **Who answers.** Every call names the target it means, and the storage it is. A stranger at the same address refuses it, and
+//! so does the same target over other files (its disk was not mounted), so that "shut out" is never taken from one that never
+//! let anybody in.
 //!
 //! **What takes long.** Copies tell how far they have come, and that they live, every few seconds; other calls have a time-out.
 //! Pings notice within seconds that the other side is gone.
 
 mod client;
 mod parse;
+mod reach;
 mod serve;
 mod service;
 mod tell;
 mod tls;
 
-pub use client::{AgentClient, ClientSettings, ConnectError, Place};
+pub use client::{AgentClient, ClientSettings, ConnectError};
 pub use parse::{
     Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, order, revocation, to_grant,
 };
+pub use reach::Place;
 pub use serve::{AgentServer, Listener, ServeError};
 pub use tls::{TlsError, TlsFiles};
 
@@ -37,6 +40,8 @@ pub const CONTROLLER_NAME: &str = "controller.bowline.storage";
 
 /// In the metadata of every call but `Describe`: which target is meant.
 const TARGET_KEY: &str = "bowline-target";
+/// In the metadata of every call but `Describe`, where it is known: which storage is meant.
+const INSTALLATION_KEY: &str = "bowline-installation";
 
 /// Bytes of one message, in and out.
 const MESSAGE_BYTES: usize = 4 << 20;

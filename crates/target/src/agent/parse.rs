@@ -13,6 +13,8 @@ use crate::{
 
 /// Longer than any name that people give; CSI allows 128 bytes.
 const NAME_BYTES: usize = 1024;
+/// Longer than what any storage is told by.
+const INSTALLATION_BYTES: usize = 128;
 /// More listings are not told at once.
 const LISTINGS: usize = 10_000;
 
@@ -249,6 +251,16 @@ pub(crate) struct Described {
     pub(crate) sizes: Sizes,
     pub(crate) topology: BTreeMap<String, String>,
     pub(crate) version: String,
+    pub(crate) installation: String,
+}
+
+/// What tells one storage from another goes into headers, records and sentences.
+fn installation(text: String) -> Parsed<String> {
+    if text.len() > INSTALLATION_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let must = "must have at most 128 bytes, all of them letters, digits and signs";
+        return Err(Bad::Value { field: "installation", must });
+    }
+    Ok(text)
 }
 
 pub(crate) fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
@@ -262,6 +274,7 @@ pub(crate) fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
         sizes: Sizes { minimum: sizes.minimum, maximum: sizes.maximum, multiple: sizes.multiple },
         topology: answer.topology.into_iter().collect(),
         version: answer.version,
+        installation: installation(answer.installation)?,
     })
 }
 
@@ -374,6 +387,24 @@ mod tests {
         let cuts = vec![wire::Cut::default(); CUTS + 1];
         let error = TakeTogether::try_from(wire::TakeSnapshotsRequest { cuts }).unwrap_err();
         assert_eq!(error.to_string(), "cuts must have at most 1024 entries");
+    }
+
+    #[test]
+    fn what_tells_storage_apart_fits_in_a_header() {
+        let sizes = Some(wire::Sizes { minimum: 1, maximum: 1, multiple: 1 });
+        let told = |installation: &str| wire::DescribeResponse {
+            target: "t".into(),
+            sizes,
+            installation: installation.into(),
+            ..Default::default()
+        };
+        for good in ["", "0123456789abcdef", &"x".repeat(128)] {
+            assert_eq!(described(told(good)).map(|what| what.installation), Ok(good.to_owned()));
+        }
+        for odd in ["a b", "a\nb", "ä", &"x".repeat(129)] {
+            let error = described(told(odd)).unwrap_err().to_string();
+            assert!(error.starts_with("installation must have at most 128 bytes"), "{error}");
+        }
     }
 
     #[test]

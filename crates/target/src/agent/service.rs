@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::parse::{self, Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName};
 use super::wire::{self, agent_server::Agent};
-use super::{BEAT, TARGET_KEY, tell};
+use super::{BEAT, INSTALLATION_KEY, TARGET_KEY, tell};
 use crate::{Progress, Provision};
 
 /// Calls that are carried out at once; more wait. What nobody waits for any more counts too.
@@ -36,17 +36,27 @@ impl Service {
         Self { target, kind, version, topology, turns: Arc::new(Semaphore::new(CALLS)) }
     }
 
-    /// What is asked of this target, and of no other.
+    /// What is asked of this target over this storage, and of no other.
     fn meant<Q>(&self, request: Request<Q>) -> Result<Q, Status> {
         let named = request.metadata().get(TARGET_KEY).and_then(|named| named.to_str().ok());
         let ours: &TargetId = self.target.id();
         match named {
-            Some(named) if named == ours.as_str() => Ok(request.into_inner()),
+            Some(named) if named == ours.as_str() => {}
             Some(_) => {
-                Err(Status::failed_precondition(format!("this is target {ours}, and another is meant")))
+                return Err(Status::failed_precondition(format!(
+                    "this is target {ours}, and another is meant"
+                )));
             }
-            None => Err(Status::invalid_argument(format!("metadata {TARGET_KEY} is required"))),
+            None => return Err(Status::invalid_argument(format!("metadata {TARGET_KEY} is required"))),
         }
+        // Who does not say it was connected when nobody told it.
+        let storage = request.metadata().get(INSTALLATION_KEY);
+        if storage.is_some_and(|meant| meant.as_bytes() != self.target.installation().as_bytes()) {
+            return Err(Status::failed_precondition(format!(
+                "this is target {ours} over other storage than before; is its disk mounted?"
+            )));
+        }
+        Ok(request.into_inner())
     }
 
     /// Begins work that nobody's going away stops.
@@ -124,6 +134,7 @@ impl Agent for Service {
             }),
             topology: self.topology.clone().into_iter().collect(),
             version: self.version.clone(),
+            installation: self.target.installation().to_owned(),
         }))
     }
 

@@ -20,6 +20,7 @@ async fn a_target_is_told_as_it_is() {
     let lab = Lab::new().await;
     let client = &lab.client;
     assert_eq!((client.id().as_str(), client.kind(), client.version()), ("sim", "sim", "1.2.3"));
+    assert_eq!(client.installation(), "first-sim");
     assert_eq!(client.sizes(), lab.target.sizes());
     let topology = client.topology();
     assert_eq!(topology.get("zone").map(String::as_str), Some("z1"));
@@ -137,4 +138,56 @@ async fn whoever_answers_must_be_the_target_that_is_meant() {
         assert!(Instant::now() < deadline, "it was not found");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_came_back_over_an_empty_directory_proves_nothing() {
+    let mut lab = Lab::new().await;
+    lab.client.allow(&grant("v", "a", 1)).await.unwrap();
+    // The disk is not mounted: the same name, the same place, and nobody was ever let in there.
+    lab.kill();
+    let empty = Arc::new(bowline_testkit::SimTarget::new("sim").of_installation("empty"));
+    lab.agent = Some(crate::lab::Agent::on_socket(&empty, &lab.socket));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match lab.client.revoke(&revocation("v", "a", 1)).await {
+            Err(TargetError::Unreachable { error }) if error.contains("other storage than before") => break,
+            Err(TargetError::Unreachable { .. }) => {}
+            taken => panic!("the word of an empty directory was taken: {taken:?}"),
+        }
+        assert!(Instant::now() < deadline, "it was not found");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let listed = lab.client.exports(None, 10).await;
+    assert!(matches!(listed, Err(TargetError::Unreachable { .. })), "nobody is listed there: {listed:?}");
+    // Whoever connects now hears what it is, and can compare it with what it remembers.
+    let anew = connect(Place::Unix(lab.socket.clone())).await.unwrap();
+    assert_eq!(anew.installation(), "empty");
+    let told = anew.must_be(lab.client.installation()).unwrap_err();
+    assert!(matches!(told, ConnectError::OtherStorage { .. }), "{told:?}");
+    let words = "serves target sim from other storage than before (it says empty, and it was first-sim)";
+    assert!(told.to_string().contains(words), "{told}");
+    assert_eq!(anew.must_be("empty"), Ok(()));
+    assert_eq!(anew.must_be(""), Ok(()), "nothing is remembered of a target that is new");
+    // It is mounted: the same connection goes on by itself.
+    drop(lab.agent.take());
+    lab.restart();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while lab.client.revoke(&revocation("v", "a", 1)).await.is_err() {
+        assert!(Instant::now() < deadline, "it was not found again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(lab.target.open(&volume("v")).len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_say_what_storage_it_has_is_not_the_one_that_did() {
+    let place = tempfile::tempdir().unwrap();
+    let socket = place.path().join("agent.sock");
+    let nameless = Arc::new(bowline_testkit::SimTarget::new("sim").of_installation(""));
+    let _agent = crate::lab::Agent::on_socket(&nameless, &socket);
+    let client = connect(Place::Unix(socket)).await.unwrap();
+    client.allow(&grant("v", "a", 1)).await.unwrap();
+    let told = client.must_be("first-sim").unwrap_err().to_string();
+    assert!(told.contains("it says nothing, and it was first-sim"), "{told}");
 }
