@@ -56,24 +56,24 @@ impl Store for FaultyStore {
 }
 
 /// A target whose calls meet their fate.
-pub struct FaultyTarget {
-    inner: Arc<dyn Target>,
-    fate: Arc<Fate>,
+pub struct FaultyTarget<T: ?Sized = dyn Target> {
+    pub(crate) inner: Arc<T>,
+    pub(crate) fate: Arc<Fate>,
 }
 
-impl FaultyTarget {
+impl<T: ?Sized> FaultyTarget<T> {
     /// Stands in front of `inner`.
-    pub fn new(inner: Arc<dyn Target>, fate: Arc<Fate>) -> Self {
+    pub fn new(inner: Arc<T>, fate: Arc<Fate>) -> Self {
         Self { inner, fate }
     }
 }
 
-pub(crate) fn silent<T>() -> Result<T, TargetError> {
+fn silent<T>() -> Result<T, TargetError> {
     Err(TargetError::Unreachable { error: "lost on purpose".to_owned() })
 }
 
 #[async_trait]
-impl Target for FaultyTarget {
+impl<T: Target + ?Sized> Target for FaultyTarget<T> {
     fn id(&self) -> &TargetId {
         self.inner.id()
     }

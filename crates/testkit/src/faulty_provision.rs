@@ -1,65 +1,31 @@
 use async_trait::async_trait;
-use bowline_core::{NeverAgain, SnapshotId, TargetId, VolumeId};
+use bowline_core::{SnapshotId, VolumeId};
 use bowline_target::{
-    Capacity, Cut, Grant, Item, NewVolume, Page, Progress, Provision, ProvisionError, Revocation, Sizes,
-    StoredSnapshot, StoredVolume, Target, TargetError,
+    Capacity, Cut, Item, NewVolume, Progress, Provision, ProvisionError, Sizes, StoredSnapshot, StoredVolume,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use crate::Fate;
-use crate::faulty::silent;
+use crate::FaultyTarget;
 
 /// A target on which volumes are made, whose calls meet their fate.
-pub struct FaultyProvision {
-    inner: Arc<dyn Provision>,
-    fate: Arc<Fate>,
-}
-
-impl FaultyProvision {
-    /// Stands in front of `inner`.
-    pub fn new(inner: Arc<dyn Provision>, fate: Arc<Fate>) -> Self {
-        Self { inner, fate }
-    }
-}
+pub type FaultyProvision = FaultyTarget<dyn Provision>;
 
 fn lost<T>() -> Result<T, ProvisionError> {
     Err(ProvisionError::Unreachable { error: "lost on purpose".to_owned() })
 }
 
 #[async_trait]
-impl Target for FaultyProvision {
-    fn id(&self) -> &TargetId {
-        self.inner.id()
-    }
-
-    async fn allow(&self, grant: &Grant) -> Result<(), TargetError> {
-        let what = format!("allow {} {} e{}", grant.volume, grant.node, grant.epoch);
-        self.fate.meet(what, self.inner.allow(grant), silent).await
-    }
-
-    async fn revoke(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
-        let what = format!("revoke {} {} e{}", revocation.volume, revocation.node, revocation.epoch);
-        self.fate.meet(what, self.inner.revoke(revocation), silent).await
-    }
-
-    async fn exports(&self, after: Option<&VolumeId>, limit: usize) -> Result<Page, TargetError> {
-        self.fate.meet("list".to_owned(), self.inner.exports(after, limit), silent).await
-    }
-
-    fn context(&self, grant: &Grant) -> BTreeMap<String, String> {
-        self.inner.context(grant)
-    }
-}
-
-#[async_trait]
-impl Provision for FaultyProvision {
+impl Provision for FaultyTarget<dyn Provision> {
     fn sizes(&self) -> Sizes {
         self.inner.sizes()
     }
 
     fn topology(&self) -> BTreeMap<String, String> {
         self.inner.topology()
+    }
+
+    fn installation(&self) -> &str {
+        self.inner.installation()
     }
 
     async fn create(&self, order: &NewVolume, progress: &Progress) -> Result<u64, ProvisionError> {
