@@ -18,7 +18,7 @@ const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
 /// Reads what a caller sends, and says what to pass on.
-pub(crate) struct Corrected {
+pub struct Corrected {
     decoder: Decoder<'static>,
     /// Bytes of the preface that are still to come.
     preface: usize,
@@ -29,18 +29,24 @@ pub(crate) struct Corrected {
 }
 
 impl Corrected {
-    pub(crate) fn new() -> Self {
+    /// For a connection that has just begun.
+    #[allow(clippy::new_without_default, reason = "a connection begins; it is not there by default")]
+    pub fn new() -> Self {
         Self { decoder: Decoder::with_dynamic_size(4096), preface: PREFACE, raw: vec![], ready: vec![] }
     }
 
     /// Takes up to `most` bytes of what can be passed on.
-    pub(crate) fn take(&mut self, most: usize) -> Vec<u8> {
+    pub fn take(&mut self, most: usize) -> Vec<u8> {
         let rest = self.ready.split_off(self.ready.len().min(most));
         std::mem::replace(&mut self.ready, rest)
     }
 
     /// Hears more of what the caller sends.
-    pub(crate) fn hear(&mut self, bytes: &[u8]) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// When it is nothing that a caller of ours sends. The connection is to be ended then.
+    pub fn hear(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.raw.extend_from_slice(bytes);
         if self.preface > 0 {
             let some = self.preface.min(self.raw.len());
@@ -62,19 +68,25 @@ impl Corrected {
         if flags & END_HEADERS == 0 {
             return Err(odd("headers in several frames"));
         }
-        let mut block = block(frame, flags).ok_or_else(|| odd("headers that are cut short"))?.to_vec();
-        let mut headers = Vec::new();
-        self.decoder.decode(&mut block, &mut headers).map_err(|error| odd(&format!("headers: {error:?}")))?;
+        // The decoder panics where a number or a text is cut short.
+        let whole = block(frame, flags).filter(|block| is_whole(block));
+        let mut block = whole.ok_or_else(|| odd("headers that are cut short"))?.to_vec();
         let mut plain = Vec::new();
-        for (name, value, _) in headers {
-            let value = if name == b":authority" { b"localhost".to_vec() } else { value };
-            // A literal that goes into no table, under a new name.
-            plain.push(0);
-            write_text(&mut plain, &name);
-            write_text(&mut plain, &value);
-        }
-        if plain.len() > FRAME_BYTES {
-            return Err(odd("headers that are too long"));
+        while !block.is_empty() {
+            // One at a time: a byte can stand for four thousand.
+            let mut header = Vec::with_capacity(1);
+            let decoded = self.decoder.decode_exact(&mut block, &mut header);
+            decoded.map_err(|error| odd(&format!("headers: {error:?}")))?;
+            for (name, value, _) in header {
+                let value = if name == b":authority" { b"localhost".to_vec() } else { value };
+                // A literal that goes into no table, under a new name.
+                plain.push(0);
+                write_text(&mut plain, &name);
+                write_text(&mut plain, &value);
+            }
+            if plain.len() > FRAME_BYTES {
+                return Err(odd("headers that are too long"));
+            }
         }
         let length = u32::try_from(plain.len()).unwrap_or_default().to_be_bytes();
         self.ready.extend_from_slice(length.get(1..).unwrap_or_default());
@@ -111,6 +123,51 @@ fn block(frame: &[u8], flags: u8) -> Option<&[u8]> {
         payload = payload.get(5..)?;
     }
     payload.get(..payload.len().checked_sub(padding)?)
+}
+
+/// Whether every number and every text of a block of headers is all there, and no number is longer than any that is meant.
+fn is_whole(mut block: &[u8]) -> bool {
+    while let Some(first) = block.first().copied() {
+        let (bits, is_literal) = match first {
+            0x80.. => (7, false),
+            0x40..=0x7f => (6, true),
+            0x20..=0x3f => (5, false),
+            _ => (4, true),
+        };
+        let Some((index, rest)) = number(block, bits) else { return false };
+        let texts = if !is_literal {
+            0
+        } else if index == 0 {
+            2
+        } else {
+            1
+        };
+        block = rest;
+        for _ in 0..texts {
+            let rest = number(block, 7).and_then(|(length, rest)| rest.get(length..));
+            let Some(rest) = rest else { return false };
+            block = rest;
+        }
+    }
+    true
+}
+
+/// A number that begins in the last `bits` of the first byte, and what comes after it.
+fn number(bytes: &[u8], bits: u32) -> Option<(usize, &[u8])> {
+    let (first, mut rest) = bytes.split_first()?;
+    let most = (1_usize << bits) - 1;
+    let mut number = usize::from(*first) & most;
+    if number < most {
+        return Some((number, rest));
+    }
+    for shift in [0, 7, 14, 21] {
+        let (byte, after) = rest.split_first()?;
+        (number, rest) = (number + (usize::from(byte & 0x7f) << shift), after);
+        if byte & 0x80 == 0 {
+            return Some((number, rest));
+        }
+    }
+    None
 }
 
 /// A length of at most seven bits in one byte, or more in the bytes after it; then the bytes as they are.
@@ -210,11 +267,48 @@ mod tests {
         }
     }
 
+    fn heard(corrected: &mut Corrected, block: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(block.len()).unwrap().to_be_bytes();
+        corrected.hear(&[&length[1..], &[HEADERS, END_HEADERS, 0, 0, 0, 1], block].concat())
+    }
+
+    #[test]
+    fn headers_that_are_cut_short_end_the_connection_and_not_the_process() {
+        for block in
+            [&[0xff][..], &[0x00], &[0x40], &[0x3f], &[0x0f], &[0x00, 0x05, b'a'], &[0x41, 0xff], &[0xff; 9]]
+        {
+            let mut corrected = Corrected::new();
+            corrected.hear(&[b'x'; PREFACE]).unwrap();
+            let told = heard(&mut corrected, block).unwrap_err().to_string();
+            assert_eq!(told, "a caller sent headers that are cut short", "{block:?}");
+        }
+    }
+
+    #[test]
+    fn a_byte_that_stands_for_thousands_does_not_fill_the_memory() {
+        let mut corrected = Corrected::new();
+        corrected.hear(&[b'x'; PREFACE]).unwrap();
+        // An entry of 3,000 bytes for the table, and then that entry 10,000 times.
+        let mut long = vec![0x40];
+        write_text(&mut long, b"n");
+        write_text(&mut long, &[b'v'; 3000]);
+        heard(&mut corrected, &long).unwrap();
+        let told = heard(&mut corrected, &[0x80 | 62; 10_000]).unwrap_err().to_string();
+        assert_eq!(told, "a caller sent headers that are too long");
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_passed_on_or_refused(bytes: Vec<u8>) {
             let mut corrected = Corrected::new();
             let _ = corrected.hear(&bytes);
+        }
+
+        #[test]
+        fn any_headers_are_passed_on_or_refused(block in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let mut corrected = Corrected::new();
+            corrected.hear(&[b'x'; PREFACE]).unwrap();
+            let _ = heard(&mut corrected, &block);
         }
     }
 }

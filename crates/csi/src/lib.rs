@@ -37,7 +37,7 @@
 //! - Whoever opens a path from a request does so without following symbolic links: a path says nothing about what is there.
 
 mod attributes;
-mod authority;
+pub mod authority;
 mod calls;
 mod capability;
 mod capacity;
