@@ -5,13 +5,9 @@
 use bowline_core::*;
 use std::fmt::Write;
 
-fn node(name: &str) -> NodeId {
-    NodeId::new(name).unwrap()
-}
+mod verdicts;
 
-fn since() -> Timestamp {
-    "2030-01-02T03:04:05.678Z".parse().unwrap()
-}
+use verdicts::{node, since, verdicts};
 
 /// The ticket that is told: `csi-mine` on `worker-1`.
 fn mine() -> Ticket {
@@ -28,48 +24,6 @@ fn mine() -> Ticket {
         owner: Owner::Withdrawn,
         reason: None,
     }
-}
-
-/// The verdict after this one, so that the list below cannot forget any: a new variant does not compile here until
-/// it has its place and its example.
-fn after(verdict: &Verdict) -> Option<Verdict> {
-    use Verdict::*;
-    let here = || node("worker-1");
-    let there = || node("worker-2");
-    let by = || TicketId::new("csi-other").unwrap();
-    let target = || TargetId::new("rack-1").unwrap();
-    let error = || "connection timed out".to_owned();
-    let kind = TicketKind::BowlineApi;
-    let since = since();
-    Some(match verdict {
-        Satisfied { .. } => Shared { endpoint: "nfs://10.0.0.7/pvc-1".to_owned() },
-        Shared { .. } => Granting { target: target(), node: here(), since },
-        Granting { .. } => WaitingForRelease { node: there(), since },
-        WaitingForRelease { .. } => Fencing { node: there(), since, why: FenceReason::NodeSilent },
-        Fencing { .. } => StillInUse { node: there(), by: "/dev/loop3".to_owned(), since },
-        StillInUse { .. } => TargetUnreachable { target: target(), node: there(), since, error: error() },
-        TargetUnreachable { .. } => TargetRefused { target: target(), node: there(), error: error() },
-        TargetRefused { .. } => TargetNotCompared { target: target(), since, error: error() },
-        TargetNotCompared { .. } => HeldElsewhere { node: there(), by: by(), since },
-        HeldElsewhere { .. } => Outranked { node: there(), by: by(), kind },
-        Outranked { .. } => Interrupted { node: there(), by: by(), kind },
-        Interrupted { .. } => IncompatibleParameters { node: here(), by: by(), clash: Clash::Frontend },
-        IncompatibleParameters { .. } => Migrating { from: there(), to: node("worker-3"), since },
-        Migrating { .. } => MigrationTimedOut { from: there(), by: by(), since },
-        MigrationTimedOut { .. } => NodeNotReady { node: here(), since },
-        NodeNotReady { .. } => NodeOutOfService { node: here(), since },
-        NodeOutOfService { .. } => NodeGone { node: here(), since },
-        NodeGone { .. } => NodeFull { node: here(), limit: 16 },
-        NodeFull { .. } => WaitingForShare,
-        WaitingForShare => VolumeFaulted { fault: "checksum of block 7".to_owned() },
-        VolumeFaulted { .. } => Deleting,
-        Deleting => return None,
-    })
-}
-
-fn verdicts() -> Vec<Verdict> {
-    let first = Verdict::Satisfied { node: node("worker-1"), epoch: Epoch::new(7), since: since() };
-    std::iter::successors(Some(first), after).collect()
 }
 
 #[test]
