@@ -4,7 +4,7 @@
 //! admit each other. [`FaultyStore`], [`FaultyTarget`] and [`FaultyProvision`] stand in front of real ones and let a [`Fate`] decide, step by step,
 //! what becomes of each call: it goes through, it is lost, its answer is lost, it takes long, or the process dies there.
 //!
-//! [`world`] starts, ends and restarts the real process, and [`driver`] calls it as an orchestrator would. `lab` (a feature) is a
+//! [`sweep`] lets every step of a story go wrong once. [`world`] starts, ends and restarts the real process, and [`driver`] calls it as an orchestrator would. `lab` (a feature) is a
 //! Kubernetes of real parts.
 
 #![allow(
@@ -24,6 +24,7 @@ pub mod lab;
 mod sim;
 mod storage;
 mod summary;
+pub mod sweep;
 mod wish;
 pub mod world;
 

@@ -6,6 +6,7 @@ use bowline_csi::code::{GetSnapshotError, Reason};
 use bowline_engine::{Patience, Submitted, Withdrawal};
 use bowline_store::{Kind, record};
 use bowline_target::Item;
+use bowline_testkit::sweep::{Story, live};
 use bowline_testkit::{Fate, csi, node};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,43 +87,33 @@ pub(crate) struct Told {
     volumes: BTreeMap<&'static str, VolumeId>,
 }
 
-impl Scenario {
-    /// Plays from step `done` on until the end or the process's death, in a process of its own. Returns whether the end
-    /// was reached.
-    pub(crate) fn play(
-        &self,
-        world: &mut World,
-        fate: &Arc<Fate>,
-        told: &mut Told,
-        done: &mut usize,
-    ) -> bool {
-        let process =
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        let finished = process.block_on(async {
-            let begin = tokio::time::Instant::now();
-            let life = async {
-                let catalog = world.catalog_with(Arc::clone(fate)).await.unwrap();
-                while let Some(step) = self.steps.get(*done) {
-                    perform(&catalog, told, step).await;
-                    *done += 1;
-                }
-                quiet(world).await;
-                catalog.close().await;
-            };
-            let finished = tokio::select! {
-                () = life => true,
-                () = fate.death() => false,
-            };
-            world.later += begin.elapsed();
-            finished
+impl Story for Scenario {
+    type World = (World, Told, usize);
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn world(&self) -> Self::World {
+        (World::new(), Told::default(), 0)
+    }
+
+    fn play(&self, (world, told, done): &mut Self::World, fate: &Arc<Fate>) -> bool {
+        let (finished, took) = live(fate, async {
+            let catalog = world.catalog_with(Arc::clone(fate)).await.unwrap();
+            while let Some(step) = self.steps.get(*done) {
+                perform(&catalog, told, step).await;
+                *done += 1;
+            }
+            quiet(world).await;
+            catalog.close().await;
         });
-        // Dropping the runtime ends every task where it stands: whatever was not durable is lost.
-        drop(process);
+        world.later += took;
         finished
     }
 
     /// The end that every way must come to: nothing half done, nothing leaked, nothing lost.
-    pub(crate) fn check_end(&self, world: &World, how: &str) {
+    fn check_end(&self, (world, ..): &Self::World, how: &str) {
         let told = format!("{}, {how}", self.name);
         assert_eq!(world.target.violations(), [""; 0], "{told}");
         let (volumes, snapshots) = futures_now(records(world));

@@ -2,6 +2,7 @@
 
 use bowline_core::{AccessMode, Content, NodeState, Ticket, Timestamp, Verdict, VolumeFacts};
 use bowline_engine::{NodeReport, Submitted, Withdrawn};
+use bowline_testkit::sweep::{Story, live};
 use bowline_testkit::{Fate, backup, csi, node};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,31 +118,19 @@ impl Scenario {
     /// Plays from step `done` on until the end or the process's death, in a process of its own. Returns whether the end
     /// was reached.
     pub(crate) fn play(&self, world: &mut World, fate: &Arc<Fate>, done: &mut usize) -> bool {
-        let process =
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        let finished = process.block_on(async {
-            let begin = tokio::time::Instant::now();
-            let life = async {
-                let running = world.engine_with(Arc::clone(fate)).await.unwrap();
-                while let Some(step) = self.steps.get(*done) {
-                    if let Do::See(name, state) = step {
-                        let report = NodeReport { state: *state, limit: None };
-                        world.nodes.insert(node(name), report);
-                    }
-                    perform(&running, world, step).await;
-                    *done += 1;
+        let (finished, took) = live(fate, async {
+            let running = world.engine_with(Arc::clone(fate)).await.unwrap();
+            while let Some(step) = self.steps.get(*done) {
+                if let Do::See(name, state) = step {
+                    let report = NodeReport { state: *state, limit: None };
+                    world.nodes.insert(node(name), report);
                 }
-                running.quiet().await;
-            };
-            let finished = tokio::select! {
-                () = life => true,
-                () = fate.death() => false,
-            };
-            world.later += begin.elapsed();
-            finished
+                perform(&running, world, step).await;
+                *done += 1;
+            }
+            running.quiet().await;
         });
-        // Dropping the runtime ends every task where it stands: whatever was not durable is lost.
-        drop(process);
+        world.later += took;
         finished
     }
 
@@ -154,6 +143,26 @@ impl Scenario {
         let mut sorted = open.clone();
         sorted.sort();
         assert_eq!(sorted, self.ends, "{name}, {told}: who can reach the volume at the end");
+    }
+}
+
+impl Story for Scenario {
+    type World = (World, usize);
+
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn world(&self) -> (World, usize) {
+        (Self::world(self), 0)
+    }
+
+    fn play(&self, (world, done): &mut (World, usize), fate: &Arc<Fate>) -> bool {
+        Self::play(self, world, fate, done)
+    }
+
+    fn check_end(&self, (world, _): &(World, usize), how: &str) {
+        Self::check_end(self, world, how);
     }
 }
 
