@@ -1,5 +1,6 @@
 //! Sizes, as people write and read them.
 
+use bowline_api::{binary_units, unit_of};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::str::FromStr;
@@ -22,31 +23,15 @@ pub enum SizeError {
     TooLarge(String),
 }
 
-/// Suffix and bytes; the longer suffixes first.
-const UNITS: &[(&str, u64)] = &[
-    ("Ki", 1 << 10),
-    ("Mi", 1 << 20),
-    ("Gi", 1 << 30),
-    ("Ti", 1 << 40),
-    ("Pi", 1 << 50),
-    ("Ei", 1 << 60),
-    ("k", 1_000),
-    ("K", 1_000),
-    ("M", 1_000_000),
-    ("G", 1_000_000_000),
-    ("T", 1_000_000_000_000),
-    ("P", 1_000_000_000_000_000),
-    ("E", 1_000_000_000_000_000_000),
-];
-
 impl FromStr for Size {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let shown = || text.chars().take(40).collect::<String>();
         let plain = text.strip_suffix('B').unwrap_or(text);
-        let unit = UNITS.iter().find_map(|(suffix, bytes)| Some((plain.strip_suffix(suffix)?, *bytes)));
-        let (number, unit) = unit.unwrap_or((plain, 1));
+        // More is read here than in objects, which are not typed by hand: "10KB", and fractions.
+        let thousand = plain.strip_suffix('K').map(|number| (number, 1_000));
+        let (number, unit) = thousand.unwrap_or_else(|| unit_of(plain));
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
         let has_dot = number.contains('.');
@@ -81,8 +66,7 @@ fn part(fraction: &str, unit: u64) -> Option<u64> {
 impl fmt::Display for Size {
     /// The shortest text with at most one digit after the point; exact where that is possible.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = UNITS.iter().filter(|(suffix, _)| suffix.ends_with('i')).rev();
-        let Some((suffix, unit)) = units.copied().find(|(_, unit)| self.0 >= *unit) else {
+        let Some((suffix, unit)) = binary_units().find(|(_, unit)| self.0 >= *unit) else {
             return f.pad(&format!("{}", self.0));
         };
         let tenths = u128::from(self.0) * 10 / u128::from(unit);
@@ -125,6 +109,8 @@ mod tests {
             ("10GB", 10_000_000_000),
             ("1.5Gi", 3 << 29),
             ("0.5k", 500),
+            ("2K", 2000),
+            ("2KB", 2000),
             ("1.50Ki", 1536),
             ("15Ei", 15 << 60),
             ("18446744073709551615", u64::MAX),

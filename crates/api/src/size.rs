@@ -11,6 +11,7 @@ pub enum SizeError {
     TooLarge(String),
 }
 
+/// Suffix and bytes; the longer suffixes first.
 const UNITS: &[(&str, u64)] = &[
     ("Ki", 1 << 10),
     ("Mi", 1 << 20),
@@ -26,6 +27,17 @@ const UNITS: &[(&str, u64)] = &[
     ("E", 1_000_000_000_000_000_000),
 ];
 
+/// What stands before a unit, and how many bytes the unit has; all of it, and one, where there is none.
+pub fn unit_of(text: &str) -> (&str, u64) {
+    let unit = UNITS.iter().find_map(|(suffix, bytes)| Some((text.strip_suffix(suffix)?, *bytes)));
+    unit.unwrap_or((text, 1))
+}
+
+/// The binary units, the largest first.
+pub fn binary_units() -> impl Iterator<Item = (&'static str, u64)> {
+    UNITS.iter().rev().copied().filter(|(suffix, _)| suffix.ends_with('i'))
+}
+
 /// How many bytes somebody wrote: `10Gi`, `10G` or a number.
 ///
 /// # Errors
@@ -39,8 +51,7 @@ pub fn bytes_of(size: &IntOrString) -> Result<u64, SizeError> {
         IntOrString::String(text) => text,
     };
     let shown = || text.chars().take(40).collect::<String>();
-    let unit = UNITS.iter().find_map(|(suffix, bytes)| Some((text.strip_suffix(suffix)?, *bytes)));
-    let (number, unit) = unit.unwrap_or((text, 1));
+    let (number, unit) = unit_of(text);
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(SizeError::Form(shown()));
     }
@@ -50,8 +61,7 @@ pub fn bytes_of(size: &IntOrString) -> Result<u64, SizeError> {
 
 /// The shortest exact text for so many bytes.
 pub fn size_of(bytes: u64) -> String {
-    let binary = UNITS.iter().filter(|(suffix, _)| suffix.ends_with('i')).rev();
-    let exact = binary.copied().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    let exact = binary_units().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     exact.map_or_else(|| bytes.to_string(), |(suffix, unit)| format!("{}{suffix}", bytes / unit))
 }
 
