@@ -11,6 +11,9 @@ use crate::problem::Problem;
 /// Bytes of the body of one request; nothing that can be asked needs more.
 pub(crate) const BODY_BYTES: usize = 256 << 10;
 
+/// How long a body may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(30);
+
 /// How long a call waits if it does not say.
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -32,7 +35,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         if !is_json {
             return Err(Problem::new("NotJson", "the header Content-Type must be application/json"));
         }
-        let body = axum::body::Bytes::from_request(request, state).await.map_err(|rejection| {
+        let arriving = tokio::time::timeout(ARRIVAL, axum::body::Bytes::from_request(request, state)).await;
+        let late = || Problem::new("Invalid", format!("the body did not arrive within {ARRIVAL:?}"));
+        let body = arriving.map_err(|_| late())?.map_err(|rejection| {
             if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
                 Problem::new("TooLarge", format!("a request has at most {BODY_BYTES} bytes"))
             } else {

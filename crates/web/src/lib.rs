@@ -11,7 +11,7 @@
 //!
 //! - The socket is never open to others. Whoever comes over TCP must come from this machine, name it, and show the token; or
 //!   come over TLS and show a token that the [`Gate`] knows.
-//! - A body is bounded, and so are connections, calls and followers. What cannot be accepted is told by the field's name.
+//! - A body is bounded, and so are connections, calls and followers, and how long a caller may say nothing. What cannot be accepted is told by the field's name.
 //! - Every route is in the description at `/openapi.json`; a test keeps that.
 //!
 //! # Caveats
@@ -28,6 +28,7 @@ mod probe;
 mod problem;
 mod routes;
 mod secure;
+mod serve;
 mod server;
 mod token;
 pub mod wire;
@@ -42,6 +43,6 @@ pub use handle::tickets::explained;
 pub use probe::{Probe, ProbeServer, Ready};
 pub use problem::Problem;
 pub use routes::{ROUTES, description, router};
-pub use secure::{PATH_HEADER, SecureServer};
+pub use secure::{PATH_HEADER, SecureServer, secured};
 pub use server::{ListenError, Server};
 pub use token::{Token, TokenError};

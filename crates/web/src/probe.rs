@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
 
-use crate::server::{Bounded, ListenError};
+use crate::serve::serve;
+use crate::server::ListenError;
 
 /// Whether the process is ready for work; if not, the sentence that says why.
 pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -58,7 +59,8 @@ impl ProbeServer {
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(probe);
-        axum::serve(Bounded::new(self.listener), routes).with_graceful_shutdown(stop).await
+        serve(self.listener, routes, stop).await;
+        Ok(())
     }
 }
 

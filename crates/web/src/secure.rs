@@ -1,10 +1,11 @@
 //! The API over TLS, for whoever comes from elsewhere.
 
-use axum::ServiceExt;
 use axum::extract::Request;
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
 use axum::serve::Listener;
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,13 +15,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tower::Service;
 use tower::util::MapRequest;
 
 use crate::api::Api;
 use crate::certificate::{Certificate, Shown};
 use crate::gate::{Entrance, Gate, guarded};
 use crate::routes::router;
-use crate::server::{Bounded, GRACE, ListenError, in_time, told};
+use crate::serve::serve;
+use crate::server::{GRACE, ListenError, in_time, told};
 
 /// The path that is meant, where something on the way writes it anew: the API server of Kubernetes makes a slash of `%2F`.
 pub const PATH_HEADER: HeaderName = HeaderName::from_static("bowline-path");
@@ -59,18 +62,24 @@ impl SecureServer {
     /// Answers until `stop` is done; then takes no new connection, and lets the running calls end within ten seconds.
     pub async fn run(self, api: Api, stop: impl Future<Output = ()>) -> io::Result<()> {
         let (stopping, stopped) = watch::channel(false);
-        let routes = guarded(router(api.clone()), self.gate, Entrance::Anywhere);
-        let routes = MapRequest::new(routes, with_the_path_that_is_meant);
-        let make = ServiceExt::<Request>::into_make_service(routes);
-        let server = axum::serve(Bounded::new(self.listener), make).with_graceful_shutdown(told(stopped));
+        let serving = serve(self.listener, secured(api.clone(), self.gate), told(stopped));
         let end = async {
             stop.await;
             api.stop();
             stopping.send_replace(true);
             tokio::time::sleep(GRACE).await;
         };
-        in_time(server.into_future(), end).await
+        in_time(serving, end).await;
+        Ok(())
     }
+}
+
+/// What is answered to whoever comes over TLS: everything, for whom the gate lets in.
+pub fn secured(
+    api: Api,
+    gate: Arc<dyn Gate>,
+) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static {
+    MapRequest::new(guarded(router(api), gate, Entrance::Anywhere), with_the_path_that_is_meant as fn(_) -> _)
 }
 
 /// Before anything looks at the path, so that what is guarded is what is answered.

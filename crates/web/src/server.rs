@@ -1,26 +1,20 @@
 //! Where the API listens, and who is let in.
 
-use axum::serve::Listener;
 use bowline_csi::{BindError, Endpoint, OwnedSocket};
+use futures::FutureExt;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::api::Api;
 use crate::certificate::CertificateError;
 use crate::gate::{Entrance, guarded};
 use crate::routes::router;
+use crate::serve::serve;
 use crate::token::Token;
-
-/// Connections at once, on each of the two; more wait to be accepted. More than all calls and followers together, so that
-/// those who wait leave room for those they wait for.
-const CONNECTIONS: usize = 1024;
 
 /// How long running calls may take to end after the server was told to stop.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
@@ -84,16 +78,11 @@ impl Server {
         let Self { unix, socket, tcp } = self;
         let (stopping, stopped) = watch::channel(false);
         let routes = router(api.clone());
-        let local = axum::serve(Bounded::new(unix), routes.clone());
-        let local = local.with_graceful_shutdown(told(stopped.clone())).into_future();
+        let local = serve(unix, routes.clone(), told(stopped.clone()));
         let remote = async {
-            match tcp {
-                None => Ok(()),
-                Some((listener, token)) => {
-                    let routes = guarded(routes, Arc::new(token), Entrance::Machine);
-                    let server = axum::serve(Bounded::new(listener), routes);
-                    server.with_graceful_shutdown(told(stopped)).await
-                }
+            if let Some((listener, token)) = tcp {
+                let routes = guarded(routes, Arc::new(token), Entrance::Machine);
+                serve(listener, routes, told(stopped)).await;
             }
         };
         let end = async {
@@ -103,7 +92,8 @@ impl Server {
             stopping.send_replace(true);
             tokio::time::sleep(GRACE).await;
         };
-        in_time(async { tokio::try_join!(local, remote).map(|_| ()) }, end).await
+        in_time(futures::future::join(local, remote).map(|_| ()), end).await;
+        Ok(())
     }
 }
 
@@ -113,74 +103,9 @@ pub(crate) async fn told(mut stopped: watch::Receiver<bool>) {
 }
 
 /// Serves to its end, but not beyond `end`.
-pub(crate) async fn in_time(
-    serving: impl Future<Output = io::Result<()>>,
-    end: impl Future<Output = ()>,
-) -> io::Result<()> {
+pub(crate) async fn in_time(serving: impl Future<Output = ()>, end: impl Future<Output = ()>) {
     tokio::pin!(serving, end);
-    match futures::future::select(serving, end).await {
-        futures::future::Either::Left((ended, _)) => ended,
-        futures::future::Either::Right(_) => {
-            tracing::warn!("calls that were still running end with the process");
-            Ok(())
-        }
-    }
-}
-
-/// A listener with so many connections at once.
-pub(crate) struct Bounded<L> {
-    inner: L,
-    places: Arc<Semaphore>,
-}
-
-impl<L> Bounded<L> {
-    pub(crate) fn new(inner: L) -> Self {
-        Self { inner, places: Arc::new(Semaphore::new(CONNECTIONS)) }
-    }
-}
-
-impl<L: Listener> Listener for Bounded<L> {
-    type Io = Placed<L::Io>;
-    type Addr = L::Addr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        // The semaphore is never closed; were it, an unbounded listener would still be a listener.
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
-        let (io, address) = self.inner.accept().await;
-        (Placed { io, _place: place }, address)
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.inner.local_addr()
-    }
-}
-
-/// A connection that keeps its place until it is closed.
-pub(crate) struct Placed<T> {
-    io: T,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Placed<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Placed<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+    if let futures::future::Either::Right(_) = futures::future::select(serving, end).await {
+        tracing::warn!("calls that were still running end with the process");
     }
 }
