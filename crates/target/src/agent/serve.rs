@@ -20,8 +20,10 @@ use super::wire::agent_server;
 use super::{MESSAGE_BYTES, PING};
 use crate::Provision;
 
-/// Connections at once; more wait to be accepted. A controller has one.
+/// Connections at once of callers that have shown who they are; more wait. A controller has one.
 const CONNECTIONS: usize = 64;
+/// Callers at once that are yet to show who they are; more wait to be accepted.
+const HANDSHAKES: usize = 256;
 /// Calls at once on one connection; more wait at the caller.
 const STREAMS: u32 = 256;
 /// Bytes of all headers of one call.
@@ -122,36 +124,45 @@ fn accepted(
 }
 
 async fn accept(listener: Listener, connections: mpsc::Sender<Connection>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let (places, greeted) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Semaphore::new(HANDSHAKES)));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let connections = connections.clone();
+        let (places, connections) = (Arc::clone(&places), connections.clone());
         let accepted = match &listener {
-            Listener::Unix(listener) => match listener.accept().await {
-                Ok((stream, _)) => {
-                    let connection = Connection { stream: Box::new(stream), _place: place };
-                    // The server has ended.
-                    let Ok(()) = connections.send(connection).await else { return };
-                    Ok(())
+            Listener::Unix(listener) => {
+                let Ok(place) = places.acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let connection = Connection { stream: Box::new(stream), _place: place };
+                        // The server has ended.
+                        let Ok(()) = connections.send(connection).await else { return };
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            },
-            Listener::Tls { listener, files } => match listener.accept().await {
-                Ok((stream, peer)) => {
-                    let files = files.clone();
-                    // In a task of its own: whoever is slow to show a certificate holds up nobody else.
-                    tokio::spawn(async move {
-                        match greet(stream, &files).await {
-                            Ok(stream) => {
-                                let _ = connections.send(Connection { stream, _place: place }).await;
+            }
+            Listener::Tls { listener, files } => {
+                let Ok(turn) = Arc::clone(&greeted).acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, peer)) => {
+                        let files = files.clone();
+                        // In a task of its own: whoever is slow to show a certificate holds up nobody else, and has no place
+                        // that somebody with a certificate could have.
+                        tokio::spawn(async move {
+                            let greeted = greet(stream, &files).await;
+                            drop(turn);
+                            match greeted {
+                                Ok(stream) => {
+                                    let Ok(place) = places.acquire_owned().await else { return };
+                                    let _ = connections.send(Connection { stream, _place: place }).await;
+                                }
+                                Err(error) => tracing::warn!(%peer, error, "not let in"),
                             }
-                            Err(error) => tracing::warn!(%peer, error, "not let in"),
-                        }
-                    });
-                    Ok(())
+                        });
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            },
+            }
         };
         if let Err(error) = accepted {
             tracing::warn!(%error, "cannot accept a connection");

@@ -131,3 +131,18 @@ async fn new_certificates_count_without_a_restart() {
     assert!(!silent, "a connection that is there stays");
     until("nothing", || true).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_show_no_certificate_do_not_take_the_places_of_those_who_do() {
+    let place = tempfile::tempdir().unwrap();
+    let ours = Authority::new();
+    let controller = ours.issue(place.path(), "controller", CONTROLLER);
+    let target = Arc::new(SimTarget::new("sim"));
+    let (_agent, address) = Agent::on_address(&target, &ours.issue(place.path(), "agent", AGENT));
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());
+    }
+    let client = try_it(&address, &controller).await.unwrap();
+    client.allow(&grant("v", "a", 1)).await.unwrap();
+}
