@@ -1,13 +1,14 @@
 //! `bowline target`: a directory of volumes on this machine, served to a controller elsewhere.
 
 use anyhow::{Context, Result};
-use bowline_core::TargetId;
+use bowline_core::{NodeId, TargetId};
 use bowline_csi::{Endpoint, OwnedSocket};
 use bowline_host::{Host, Roots};
 use bowline_target::agent::{AgentServer, Listener, TlsFiles};
 use bowline_target::file::{FileTarget, Policy, Settings};
 use bowline_target::{Capacity, Provision};
 use bowline_web::Probe;
+use clap::Args;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -22,10 +23,10 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::args::TargetArgs;
-use crate::config::{ConfigError, Http, hostname};
+use crate::config::{ConfigError, Http, Ratio, absolute_path, hostname};
 use crate::kubelet::answer_probes;
 use crate::notify::{self, State};
+use crate::size::Size;
 use crate::up::{stopped, until};
 
 /// How often it is looked whether the certificates are there.
@@ -34,6 +35,52 @@ const LOOK: Duration = Duration::from_secs(1);
 const REMIND: u32 = 30;
 /// How often the room is measured for those who count.
 const MEASURE: Duration = Duration::from_secs(15);
+
+/// What `bowline target` can be told, also as `BOWLINE_…`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    bowline target --id file-worker-1 --directory /var/lib/bowline/volumes --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
+    bowline target --id try --directory /tmp/volumes --listen unix:///tmp/try.sock\n\n\
+    The directory of --tls holds ca.crt, tls.crt and tls.key. The name in the agent's certificate is \
+    agent.bowline.storage, and in that of whoever calls it controller.bowline.storage. \
+    docs/targets.md says more.")]
+pub struct TargetArgs {
+    /// What the target is called; the same for ever, because volumes remember it.
+    #[arg(long, env = "BOWLINE_TARGET_ID", value_name = "NAME")]
+    pub id: TargetId,
+
+    /// The directory with the volumes; made if it is not there.
+    #[arg(long, env = "BOWLINE_DIRECTORY", value_name = "DIR", value_parser = absolute_path)]
+    pub directory: PathBuf,
+
+    /// Where controllers reach it: an address, which needs --tls, or a socket that only its owner can open.
+    #[arg(long, env = "BOWLINE_LISTEN", value_name = "ADDRESS|unix://PATH")]
+    pub listen: Listen,
+
+    /// The directory with ca.crt, tls.crt and tls.key. They may come later, and may be replaced.
+    #[arg(long, env = "BOWLINE_TLS", value_name = "DIR", value_parser = absolute_path)]
+    pub tls: Option<PathBuf>,
+
+    /// From where its volumes can be reached, besides from this machine; may be given several times.
+    #[arg(long, env = "BOWLINE_TOPOLOGY", value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub topology: Vec<Segment>,
+
+    /// What this machine is called in topology; its own name if not given.
+    #[arg(long, env = "BOWLINE_HOST_NAME", value_name = "NAME")]
+    pub host_name: Option<NodeId>,
+
+    /// How much may be promised to volumes, as a multiple of what there is (1.0 if not given).
+    #[arg(long, env = "BOWLINE_OVERCOMMIT", value_name = "RATIO")]
+    pub overcommit: Option<Ratio>,
+
+    /// How much of the disk is never given to volumes (64Mi if not given).
+    #[arg(long, env = "BOWLINE_RESERVE", value_name = "SIZE")]
+    pub reserve: Option<Size>,
+
+    /// Where /healthz, /readyz and /metrics are answered (127.0.0.1:8462 if not given), or `off`.
+    #[arg(long, env = "BOWLINE_HTTP", value_name = "ADDRESS")]
+    pub http: Option<Http>,
+}
 
 /// Everything that `bowline target` is told.
 #[derive(Clone, Debug)]
@@ -232,7 +279,11 @@ async fn listen(
 /// In a container, certificates may come later than the process.
 async fn wait_for(files: &TlsFiles, progress: &watch::Sender<Result<(), String>>) {
     let mut looks = 0;
-    while let Err(error) = files.check() {
+    loop {
+        let files = files.clone();
+        let checked =
+            tokio::task::spawn_blocking(move || files.check().map_err(|error| error.to_string())).await;
+        let Err(error) = checked.unwrap_or_else(|error| Err(error.to_string())) else { return };
         if looks % REMIND == 0 {
             tracing::warn!(%error, "waiting for the certificates");
         }

@@ -1,15 +1,15 @@
 //! What can be typed.
 
-use bowline_core::{AccessMode, Content, FsType, NodeId, TargetId};
+use bowline_core::{AccessMode, Content, FsType, NodeId};
 use bowline_csi::Endpoint;
 use bowline_web::wire::Use;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-use crate::agent::{Listen, Segment};
-use crate::config::{Http, Ratio, ShelfAt, TargetKind, absolute_path};
+use crate::agent::TargetArgs;
+use crate::config::{Http, Ratio, TargetKind, absolute_path};
 use crate::controller::ControllerArgs;
-use crate::kubelet::KubeletArgs;
+use crate::node::NodeArgs;
 use crate::size::Size;
 use crate::span::Span;
 
@@ -203,94 +203,6 @@ pub struct UpArgs {
     /// The directory below which every path of a CSI request must lie (/ if not given).
     #[arg(long, env = "BOWLINE_PATH_ROOT", value_name = "DIR", value_parser = absolute_path)]
     pub path_root: Option<PathBuf>,
-}
-
-/// What `bowline node` can be told. Its controller is the one in Kubernetes, or the `bowline up` with the same data
-/// directory.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    bowline node --data /tmp/try --node worker-2\n  \
-    bowline node --node worker-2 --kubelet /var/lib/kubelet --http 0.0.0.0:8461")]
-pub struct NodeArgs {
-    /// Where CSI listens; `NAME.sock` in the data directory, or `csi.sock` in the kubelet's, if not given.
-    #[arg(long, env = "BOWLINE_CSI", value_name = "unix://PATH")]
-    pub csi: Option<Endpoint>,
-
-    /// What the node is called: in Kubernetes the name of its Node, elsewhere one that the controller knows
-    /// (`bowline peer add NAME`).
-    #[arg(long, env = "BOWLINE_NODE", value_name = "NAME")]
-    pub node: NodeId,
-
-    /// How many volumes it can have at once (128 if not given).
-    #[arg(long, env = "BOWLINE_MAX_VOLUMES", value_name = "NUMBER")]
-    pub max_volumes: Option<u32>,
-
-    /// The directory below which every path of a CSI request must lie (/, or the kubelet's, if not given).
-    #[arg(long, env = "BOWLINE_PATH_ROOT", value_name = "DIR", value_parser = absolute_path)]
-    pub path_root: Option<PathBuf>,
-
-    /// The directory of a target on this machine whose volumes it can attach; may be given several times
-    /// (`file=volumes` in the data directory if not given).
-    #[arg(long, env = "BOWLINE_SHELF", value_name = "TARGET=DIR", value_delimiter = ',')]
-    pub shelf: Vec<ShelfAt>,
-
-    /// In Kubernetes.
-    #[command(flatten)]
-    pub kubelet: KubeletArgs,
-}
-
-/// What `bowline target` can be told, also as `BOWLINE_…`.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    bowline target --id file-worker-1 --directory /var/lib/bowline/volumes --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
-    bowline target --id try --directory /tmp/volumes --listen unix:///tmp/try.sock\n\n\
-    The directory of --tls holds ca.crt, tls.crt and tls.key. The name in the agent's certificate is \
-    agent.bowline.storage, and in that of whoever calls it controller.bowline.storage. \
-    docs/targets.md says more.")]
-pub struct TargetArgs {
-    /// What the target is called; the same for ever, because volumes remember it.
-    #[arg(long, env = "BOWLINE_TARGET_ID", value_name = "NAME")]
-    pub id: TargetId,
-
-    /// The directory with the volumes; made if it is not there.
-    #[arg(long, env = "BOWLINE_DIRECTORY", value_name = "DIR", value_parser = absolute_path)]
-    pub directory: PathBuf,
-
-    /// Where controllers reach it: an address, which needs --tls, or a socket that only its owner can open.
-    #[arg(long, env = "BOWLINE_LISTEN", value_name = "ADDRESS|unix://PATH")]
-    pub listen: Listen,
-
-    /// The directory with ca.crt, tls.crt and tls.key. They may come later, and may be replaced.
-    #[arg(long, env = "BOWLINE_TLS", value_name = "DIR", value_parser = absolute_path)]
-    pub tls: Option<PathBuf>,
-
-    /// From where its volumes can be reached, besides from this machine; may be given several times.
-    #[arg(long, env = "BOWLINE_TOPOLOGY", value_name = "KEY=VALUE", value_delimiter = ',')]
-    pub topology: Vec<Segment>,
-
-    /// What this machine is called in topology; its own name if not given.
-    #[arg(long, env = "BOWLINE_HOST_NAME", value_name = "NAME")]
-    pub host_name: Option<NodeId>,
-
-    /// How much may be promised to volumes, as a multiple of what there is (1.0 if not given).
-    #[arg(long, env = "BOWLINE_OVERCOMMIT", value_name = "RATIO")]
-    pub overcommit: Option<Ratio>,
-
-    /// How much of the disk is never given to volumes (64Mi if not given).
-    #[arg(long, env = "BOWLINE_RESERVE", value_name = "SIZE")]
-    pub reserve: Option<Size>,
-
-    /// Where /healthz, /readyz and /metrics are answered (127.0.0.1:8462 if not given), or `off`.
-    #[arg(long, env = "BOWLINE_HTTP", value_name = "ADDRESS")]
-    pub http: Option<Http>,
-}
-
-impl From<NodeArgs> for UpArgs {
-    fn from(NodeArgs { csi, node, max_volumes, path_root, shelf: _, kubelet: _ }: NodeArgs) -> Self {
-        let node = Some(node);
-        let (http, target, overcommit, reserve) = (None, None, None, None);
-        Self { csi, http, node, peer: vec![], target, max_volumes, overcommit, reserve, path_root }
-    }
 }
 
 /// What can be done with volumes.

@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::args::{NodeArgs, UpArgs};
+use crate::args::UpArgs;
 use crate::kubelet::{KubeletArgs, csi_socket};
+use crate::node::NodeArgs;
 use crate::size::Size;
 
 /// The name of the file in the data directory.

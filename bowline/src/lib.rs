@@ -15,7 +15,7 @@ pub mod failure;
 mod identity;
 pub mod kubelet;
 pub mod log;
-mod node;
+pub mod node;
 pub mod notify;
 pub mod output;
 pub mod size;

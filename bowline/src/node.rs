@@ -2,21 +2,65 @@
 
 use anyhow::{Context, Result};
 use bowline_core::{Epoch, NodeId, TargetId, VolumeId};
-use bowline_csi::{Limits, Server};
+use bowline_csi::{Endpoint, Limits, Server};
 use bowline_host::{Host, Roots};
 use bowline_node::{Devices, FileDevices};
 use bowline_target::file::Shelf;
 use bowline_target::{BackingError, BackingFiles};
+use clap::Args;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::config::Config;
+use crate::args::UpArgs;
+use crate::config::{Config, ShelfAt, absolute_path};
 use crate::identity::Identity;
 use crate::kubelet::{self, KubeletArgs, Registration};
 use crate::notify::{self, State};
 use crate::up::{TARGET, stopped, this_node, until};
+
+/// What `bowline node` can be told. Its controller is the one in Kubernetes, or the `bowline up` with the same data
+/// directory.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    bowline node --data /tmp/try --node worker-2\n  \
+    bowline node --node worker-2 --kubelet /var/lib/kubelet --http 0.0.0.0:8461")]
+pub struct NodeArgs {
+    /// Where CSI listens; `NAME.sock` in the data directory, or `csi.sock` in the kubelet's, if not given.
+    #[arg(long, env = "BOWLINE_CSI", value_name = "unix://PATH")]
+    pub csi: Option<Endpoint>,
+
+    /// What the node is called: in Kubernetes the name of its Node, elsewhere one that the controller knows
+    /// (`bowline peer add NAME`).
+    #[arg(long, env = "BOWLINE_NODE", value_name = "NAME")]
+    pub node: NodeId,
+
+    /// How many volumes it can have at once (128 if not given).
+    #[arg(long, env = "BOWLINE_MAX_VOLUMES", value_name = "NUMBER")]
+    pub max_volumes: Option<u32>,
+
+    /// The directory below which every path of a CSI request must lie (/, or the kubelet's, if not given).
+    #[arg(long, env = "BOWLINE_PATH_ROOT", value_name = "DIR", value_parser = absolute_path)]
+    pub path_root: Option<PathBuf>,
+
+    /// The directory of a target on this machine whose volumes it can attach; may be given several times
+    /// (`file=volumes` in the data directory if not given).
+    #[arg(long, env = "BOWLINE_SHELF", value_name = "TARGET=DIR", value_delimiter = ',')]
+    pub shelf: Vec<ShelfAt>,
+
+    /// In Kubernetes.
+    #[command(flatten)]
+    pub kubelet: KubeletArgs,
+}
+
+impl From<NodeArgs> for UpArgs {
+    fn from(NodeArgs { csi, node, max_volumes, path_root, shelf: _, kubelet: _ }: NodeArgs) -> Self {
+        let node = Some(node);
+        let (http, target, overcommit, reserve) = (None, None, None, None);
+        Self { csi, http, node, peer: vec![], target, max_volumes, overcommit, reserve, path_root }
+    }
+}
 
 /// The devices of every target on this machine.
 fn devices(config: &Config, host: &Arc<Host>) -> Result<BTreeMap<TargetId, Arc<dyn Devices>>> {
