@@ -25,7 +25,8 @@ mod tls;
 
 pub use client::{AgentClient, ClientSettings, ConnectError};
 pub use parse::{
-    Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, order, revocation, to_grant,
+    Bad, Described, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, described, order,
+    page, revocation, stored_snapshot, to_grant,
 };
 pub use reach::Place;
 pub use serve::{AgentServer, Listener, ServeError};

@@ -245,7 +245,7 @@ impl TryFrom<wire::GrowVolumeRequest> for Grow {
 
 /// What an agent says that it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Described {
+pub struct Described {
     pub(crate) target: TargetId,
     pub(crate) kind: String,
     pub(crate) sizes: Sizes,
@@ -263,7 +263,8 @@ fn installation(text: String) -> Parsed<String> {
     Ok(text)
 }
 
-pub(crate) fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
+/// What an agent says of itself.
+pub fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
     let sizes = answer.sizes.ok_or(Bad::Missing("sizes"))?;
     if sizes.multiple == 0 {
         return Err(Bad::Value { field: "sizes.multiple", must: "must be above 0" });
@@ -317,7 +318,8 @@ pub(crate) fn storage_unclear(error: &Bad) -> ProvisionError {
     ProvisionError::Unreachable { error: unclear(error) }
 }
 
-pub(crate) fn page(page: wire::ExportPage) -> Parsed<Page> {
+/// A part of the list of whom a target lets in.
+pub fn page(page: wire::ExportPage) -> Parsed<Page> {
     let export = |export: wire::Export| {
         let (node, mode) = (node_id("exports.node", &export.node)?, mode("exports.mode", export.mode)?);
         Ok((Epoch::new(export.epoch), Export { node, mode }))
@@ -344,7 +346,8 @@ pub(crate) fn stored_volume(stored: wire::StoredVolume) -> StoredVolume {
     StoredVolume { size: stored.size, allocated: stored.allocated, fault: stored.fault }
 }
 
-pub(crate) fn stored_snapshot(stored: wire::StoredSnapshot) -> Parsed<StoredSnapshot> {
+/// A snapshot as an agent tells of it.
+pub fn stored_snapshot(stored: wire::StoredSnapshot) -> Parsed<StoredSnapshot> {
     let taken_at = Timestamp::new(stored.taken_at_seconds, stored.taken_at_nanos);
     Ok(StoredSnapshot {
         volume: volume_id("volume", &stored.volume)?,
