@@ -71,6 +71,10 @@ pub struct TargetStatus {
     /// The version of its agent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
+    /// What tells its storage from any other of the same name, since it was first connected. An agent over other storage is refused, until
+    /// somebody empties this.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub installation: String,
     /// `Reachable`, and what else there is to know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]

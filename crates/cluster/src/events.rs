@@ -101,8 +101,7 @@ struct SpeakerParts {
 impl Speaker {
     /// `instance` is this process: the name of its pod.
     pub fn new(client: Client, writes: Writes, instance: &str) -> Self {
-        let parts =
-            SpeakerParts { client, writes, instance: instance.to_owned(), recent: Mutex::default() };
+        let parts = SpeakerParts { client, writes, instance: instance.to_owned(), recent: Mutex::default() };
         Self { inner: Arc::new(parts) }
     }
 

@@ -5,7 +5,8 @@
 //! connected anew. What is known of it is in its status.
 //!
 //! **Guarantees.** A target is only ever the one of its name: an agent that says it is another is refused. A Target that was
-//! deleted stays, by its finalizer, as long as there is a volume or a snapshot on it.
+//! deleted stays, by its finalizer, as long as there is a volume or a snapshot on it. Of which storage it is, is stored before it is told to
+//! anybody: an agent that was started over an empty directory would prove that nobody was ever let in.
 
 use bowline_api::{Condition, Target, TargetSpec, TargetStatus};
 use bowline_controller::Catalog;
@@ -119,7 +120,7 @@ pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Connections,
         let id = id(object).ok()?;
         let place = Place::Tls { address: object.spec.address.clone(), files: tls.clone() };
         let settings = ClientSettings { short: FIRST, ..ClientSettings::default() };
-        match AgentClient::connect(place, Some(&id), settings).await {
+        match connect(client, object, &id, place, settings).await {
             Ok(agent) => Some((id, (object.spec.address.clone(), Arc::new(agent)))),
             Err(error) => {
                 tracing::warn!(target = %id, %error, "not connected yet");
@@ -129,6 +130,35 @@ pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Connections,
     };
     let agents = futures::future::join_all(objects.iter().map(connect)).await;
     Ok(Connections(agents.into_iter().flatten().collect()))
+}
+
+/// Of which storage the target was when it was last connected; empty if it never was.
+fn installation(object: &Target) -> &str {
+    object.status.as_ref().map(|status| status.installation.as_str()).unwrap_or_default()
+}
+
+/// Connects the agent of a target, and remembers or checks of which storage it is.
+async fn connect(
+    client: &Client,
+    object: &Target,
+    id: &TargetId,
+    place: Place,
+    settings: ClientSettings,
+) -> Result<AgentClient, TargetFailure> {
+    let agent = AgentClient::connect(place, Some(id), settings).await?;
+    let known = installation(object);
+    agent.must_be(known)?;
+    if known != agent.installation() {
+        // With what was read: somebody else may have remembered another by now.
+        let patch = serde_json::json!({
+            "metadata": { "resourceVersion": object.resource_version() },
+            "status": { "installation": agent.installation() },
+        });
+        let api: Api<Target> = Api::all(client.clone());
+        let written = api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch));
+        written.await.map_err(Box::new)?;
+    }
+    Ok(agent)
 }
 
 /// The target that a node's own agent serves.
@@ -200,16 +230,23 @@ impl Context {
 
     async fn connect(&self, target: &Target) -> Result<(), TargetFailure> {
         let id = id(target)?;
-        self.finalizer(target, true).await?;
+        if !self.finalizer(target, true).await? {
+            // The change comes here by itself, and with it the object as it is then.
+            return Ok(());
+        }
         self.catalog.drain_target(&id, target.spec.drain);
         let held = self.connections().0.get(&id).cloned();
-        let agent = match held.filter(|(address, _)| *address == target.spec.address) {
+        // Somebody who replaced the storage empties what is remembered of it.
+        let is_still = |(address, agent): &(String, Arc<AgentClient>)| {
+            *address == target.spec.address && installation(target) == agent.installation()
+        };
+        let agent = match held.filter(is_still) {
             Some((_, agent)) => agent,
             None => {
                 let address = target.spec.address.clone();
                 let place = Place::Tls { address: address.clone(), files: self.tls.clone() };
                 let agent =
-                    Arc::new(AgentClient::connect(place, Some(&id), ClientSettings::default()).await?);
+                    Arc::new(connect(&self.client, target, &id, place, ClientSettings::default()).await?);
                 tracing::info!(target = %id, %address, "connected");
                 // What did not work now is tried again by itself.
                 if let Err(error) = self.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await {
@@ -237,6 +274,7 @@ impl Context {
             capacity: shown(|one| one.total, &before.capacity),
             free: shown(|one| one.available, &before.free),
             version: agent.version().to_owned(),
+            installation: agent.installation().to_owned(),
             conditions: vec![Condition::new(
                 TargetStatus::REACHABLE,
                 answers.is_ok(),
@@ -265,14 +303,14 @@ impl Context {
         self.catalog.remove_target(&id).await.map_err(|error| TargetFailure::InUse(error.to_string()))?;
         self.connections().0.remove(&id);
         tracing::info!(target = %id, "forgotten");
-        self.finalizer(target, false).await
+        self.finalizer(target, false).await.map(drop)
     }
 
-    /// Puts the finalizer on, or takes it off.
-    async fn finalizer(&self, target: &Target, wanted: bool) -> Result<(), TargetFailure> {
+    /// Puts the finalizer on, or takes it off; tells whether it was so already.
+    async fn finalizer(&self, target: &Target, wanted: bool) -> Result<bool, TargetFailure> {
         let ours = bowline_api::keys::FINALIZER;
         if target.finalizers().iter().any(|one| one == ours) == wanted {
-            return Ok(());
+            return Ok(true);
         }
         let mut finalizers: Vec<&str> =
             target.finalizers().iter().map(String::as_str).filter(|one| *one != ours).collect();
@@ -285,8 +323,8 @@ impl Context {
         let api: Api<Target> = Api::all(self.client.clone());
         match api.patch(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
             // Changed since: the change comes here by itself.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            other => other.map(drop).map_err(|error| Box::new(error).into()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+            other => other.map(|_| false).map_err(|error| Box::new(error).into()),
         }
     }
 

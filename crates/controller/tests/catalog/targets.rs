@@ -228,7 +228,7 @@ async fn nothing_new_is_made_on_a_target_that_is_drained_and_what_is_there_stays
     told(catalog.create_volume(copy, LONG).await, Code::ResourceExhausted, "it is being drained");
     catalog.create_snapshot(name("s"), &volume.id, LONG).await.unwrap();
     catalog.grow_volume(&volume.id, 2 * GIB, None, LONG).await.unwrap();
-    let attached = catalog.attach(&volume.id, csi(&volume.id, "n1"), Patience::Answer, LONG).await.unwrap();
+    let attached = catalog.attach(&volume.id, csi("a"), Patience::Wait, LONG).await.unwrap();
     assert!(matches!(attached, Submitted::Satisfied { .. }), "{attached:?}");
     catalog.drain_target(&id("b"), false);
     assert_eq!(create(&catalog, "x").await.target, id("b"));
