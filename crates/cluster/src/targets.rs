@@ -155,8 +155,9 @@ async fn connect(
             "status": { "installation": agent.installation() },
         });
         let api: Api<Target> = Api::all(client.clone());
-        let written = api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch));
-        written.await.map_err(Box::new)?;
+        api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map_err(Box::new)?;
     }
     Ok(agent)
 }

@@ -3,17 +3,17 @@
 use bowline_core::*;
 
 /// A node.
-pub fn node(name: &str) -> NodeId {
+pub(crate) fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
 /// The moment since when things are so.
-pub fn since() -> Timestamp {
+pub(crate) fn since() -> Timestamp {
     "2030-01-02T03:04:05.678Z".parse().unwrap()
 }
 
 /// The ticket that is in the way.
-pub fn other() -> TicketId {
+pub(crate) fn other() -> TicketId {
     TicketId::csi(&VolumeId::new("db-0").unwrap(), "bowline.storage", &node("worker-2"))
 }
 
@@ -53,7 +53,7 @@ fn after(verdict: &Verdict) -> Option<Verdict> {
 }
 
 /// Every verdict, as a ticket on `worker-1` is told.
-pub fn verdicts() -> Vec<Verdict> {
+pub(crate) fn verdicts() -> Vec<Verdict> {
     let first = Verdict::Satisfied { node: node("worker-1"), epoch: Epoch::new(7), since: since() };
     std::iter::successors(Some(first), after).collect()
 }
