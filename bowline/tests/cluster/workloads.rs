@@ -157,7 +157,7 @@ fn an_ext4_grows_under_a_running_pod(tenant: &Tenant<'_>) {
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
     let may_grow = u64::from_str_radix(capabilities, 16).unwrap() & (1 << 24) != 0;
     if !may_grow {
-        not_run("the part that grows ext4 under a running pod: missing: CAP_SYS_RESOURCE");
+        not_run("CAP_SYS_RESOURCE, to grow ext4 under a running pod");
     }
     grows(tenant, "bowline-file", may_grow);
 }
