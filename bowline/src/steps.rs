@@ -19,6 +19,14 @@ impl Store for Stepped {
         self.0.list(kind, after, limit).await
     }
 
+    async fn recall(&self, kind: Kind, after: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        self.0.recall(kind, after, limit).await
+    }
+
+    async fn prepare(&self, key: &Key, value: Vec<u8>) -> Result<(), StoreError> {
+        self.0.prepare(key, value).await
+    }
+
     async fn watch(
         &self,
         kind: Kind,

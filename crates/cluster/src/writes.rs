@@ -11,7 +11,7 @@ struct Write {
     what: &'static str,
 }
 
-/// Counts the writes that this crate sends. Those of the store are counted by the store.
+/// Counts the writes that this crate sends. Those of the store are not among them.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
     sent: Family<Write, Counter>,

@@ -110,20 +110,14 @@ impl Shelf {
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<(String, R)>, Option<String>), Failure> {
-        let page = self.store.list(R::KIND, after, limit).await?;
-        let decode = |entry: bowline_store::Entry| match record::decode(&entry.value) {
-            Ok(record) => Ok((entry.key.name, record)),
-            Err(error) => Err(broken(&entry.key, &error)),
-        };
-        let entries: Result<_, Failure> = page.entries.into_iter().map(decode).collect();
-        Ok((entries?, page.next))
+        decoded(self.store.list(R::KIND, after, limit).await?)
     }
 
-    /// Calls `each` with every record.
+    /// Calls `each` with every record, as it is or was a moment ago.
     pub(crate) async fn for_each<R: Record>(&self, mut each: impl FnMut(String, R)) -> Result<(), Failure> {
         let mut after = None;
         loop {
-            let (entries, next) = self.list::<R>(after.as_deref(), PAGE).await?;
+            let (entries, next) = decoded::<R>(self.store.recall(R::KIND, after.as_deref(), PAGE).await?)?;
             for (key, record) in entries {
                 each(key, record);
             }
@@ -133,6 +127,15 @@ impl Shelf {
             }
         }
     }
+}
+
+fn decoded<R: Record>(page: bowline_store::Page) -> Result<(Vec<(String, R)>, Option<String>), Failure> {
+    let decode = |entry: bowline_store::Entry| match record::decode(&entry.value) {
+        Ok(record) => Ok((entry.key.name, record)),
+        Err(error) => Err(broken(&entry.key, &error)),
+    };
+    let entries: Result<_, Failure> = page.entries.into_iter().map(decode).collect();
+    Ok((entries?, page.next))
 }
 
 /// How many records are read at once.

@@ -174,7 +174,7 @@ async fn for_each_ledger(
 ) -> Result<(), StartError> {
     let mut after: Option<String> = None;
     loop {
-        let page = shared.store.list(Kind::Ledger, after.as_deref(), shared.settings.page).await?;
+        let page = shared.store.recall(Kind::Ledger, after.as_deref(), shared.settings.page).await?;
         for entry in page.entries {
             let volume = VolumeId::new(&entry.key.name)?;
             let ledger = record::decode(&entry.value)
@@ -218,7 +218,7 @@ fn wake_volume(shared: &Arc<Shared>, listings: &BTreeMap<TargetId, Listings>, vo
 /// Compares one target with the ledgers of its volumes, and hands its list to those that differ from it.
 pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), CompareError> {
     // A ledger that is written after this moment may be newer than the list; it is compared the next time.
-    let before = shared.store.list(Kind::Ledger, None, 1).await.map_err(StartError::from)?.revision;
+    let before = shared.store.recall(Kind::Ledger, None, 1).await.map_err(StartError::from)?.revision;
     let (target, is_first) = (&link.id, !link.is_compared());
     let Listed { listings, asked } = link.list(shared.clock.now()).await?;
     let listings = BTreeMap::from([(target.clone(), listings)]);

@@ -190,6 +190,19 @@ pub trait Store: Send + Sync + 'static {
     /// else is written meanwhile. A `limit` of 0 counts as 1: an empty page would look like an empty store.
     async fn list(&self, kind: Kind, after: Option<&str>, limit: usize) -> Result<Page, StoreError>;
 
+    /// As [`Store::list`], but what the store remembers will do: it may lack what somebody else wrote a moment ago, never what was
+    /// written through this store. For those who compare, and write by compare-and-swap what follows.
+    async fn recall(&self, kind: Kind, after: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        self.list(kind, after, limit).await
+    }
+
+    /// For a record that will be written later, at a time when somebody waits: where its first write costs more than the others, `value`
+    /// is written now, unless there is a record. Elsewhere it does nothing. Nobody may rely on it.
+    async fn prepare(&self, key: &Key, value: Vec<u8>) -> Result<(), StoreError> {
+        let _ = (key, value);
+        Ok(())
+    }
+
     /// Every change of `kind` after `from`, in order and once. A record may also be shown again, at a later revision, as it was.
     ///
     /// [`StoreError::Compacted`], at once or later in the stream (which then ends), means that changes were

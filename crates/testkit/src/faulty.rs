@@ -50,6 +50,14 @@ impl Store for FaultyStore {
         self.fate.meet(format!("put {}", key.name), self.inner.put(key, value, expected), unknown).await
     }
 
+    /// As a store does whose first write costs more than the others.
+    async fn prepare(&self, key: &Key, value: Vec<u8>) -> Result<(), StoreError> {
+        match self.put(key, value, Expected::Absent).await {
+            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn delete(&self, key: &Key, expected: Revision) -> Result<(), StoreError> {
         self.fate.meet(format!("delete {}", key.name), self.inner.delete(key, expected), unknown).await
     }

@@ -92,20 +92,20 @@ pub async fn find(
             found.ledgers.insert(volume, ledger);
         }
     }
-    for_each(Api::<PersistentVolume>::all(client.clone()), |object| found.pvs.extend(Pv::of(&object)))
-        .await?;
-    for_each(Api::<VolumeAttachment>::all(client.clone()), |mut object: VolumeAttachment| {
+    let Found { pvs, attachments, node_ids, .. } = &mut found;
+    let volumes =
+        for_each(Api::<PersistentVolume>::all(client.clone()), |object| pvs.extend(Pv::of(&object)));
+    let wishes = for_each(Api::<VolumeAttachment>::all(client.clone()), |mut object: VolumeAttachment| {
         object.metadata.managed_fields = None;
-        found.attachments.push(object);
-    })
-    .await?;
-    for_each(Api::<CSINode>::all(client.clone()), |object| {
+        attachments.push(object);
+    });
+    let nodes = for_each(Api::<CSINode>::all(client.clone()), |object| {
         let driver = object.spec.drivers.iter().find(|driver| driver.name == DRIVER);
         if let Some(Ok(id)) = driver.map(|driver| NodeId::new(&driver.node_id)) {
-            found.node_ids.insert(object.name_any(), id);
+            node_ids.insert(object.name_any(), id);
         }
-    })
-    .await?;
+    });
+    futures::try_join!(volumes, wishes, nodes)?;
     ask_targets(&mut found, targets).await;
     Ok(found)
 }
@@ -187,7 +187,7 @@ pub async fn execute(store: &dyn Store, adoption: &Adoption, now: Timestamp) -> 
 async fn read<R: Record>(store: &dyn Store) -> Result<Vec<(String, R)>, AdoptError> {
     let (mut records, mut after) = (Vec::new(), None);
     loop {
-        let page = store.list(R::KIND, after.as_deref(), PAGE as usize).await?;
+        let page = store.recall(R::KIND, after.as_deref(), PAGE as usize).await?;
         for entry in page.entries {
             records.push((entry.key.name, record::decode(&entry.value)?));
         }

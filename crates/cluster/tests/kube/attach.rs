@@ -2,10 +2,12 @@
 
 use bowline_controller::csi::withdrawal;
 use bowline_core::NodeId;
+use bowline_store::KubeStore;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
+use std::sync::Arc;
 
 use crate::world::{DRIVER, FINALIZER, LONG, World, pv, wait_for};
 
@@ -32,6 +34,67 @@ async fn an_attach_costs_two_writes_beside_the_ledger_and_a_detach_one() {
     assert_eq!(world.target.open(&volume.id), [], "the object goes after the proof");
     assert_eq!(controller.sent(), [1, 1, 0, 0, 1]);
     world.check();
+}
+
+struct Always;
+
+impl bowline_store::kube::Guard for Always {
+    fn may_write(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_attach_of_a_volume_costs_three_writes_and_a_detach_two_ledger_and_all() {
+    let Some(mut world) = World::new().await else { return };
+    world.define().await;
+    world.store = Arc::new(KubeStore::new(world.client.clone(), Arc::new(Always)));
+    // What only confirms comes later than this test looks.
+    world.settings.write_within = LONG * 10;
+    let controller = world.start().await;
+    let volume = controller.volume(&world, "three").await;
+    let ledgers = world.api::<bowline_api::VolumeAttachment>();
+    let ledger = ledgers.get(volume.id.as_str()).await.unwrap();
+    assert!(ledger.status.is_some_and(|status| status.record_version.is_some()), "made with the volume");
+    for round in ["first", "second"] {
+        let before = world.written().await;
+        world.attach("va-three", "three", "a").await;
+        world.until_attached("va-three").await;
+        // One is the creation itself. The server counts after it has answered.
+        wait_for("the server to have counted", async || (world.written().await >= before + 4).then_some(()))
+            .await;
+        assert_eq!(world.written().await - before, 4, "the {round} attach");
+        let before = world.written().await;
+        world.delete("va-three").await;
+        world.until_gone("va-three").await;
+        wait_for("the server to have counted", async || (world.written().await >= before + 3).then_some(()))
+            .await;
+        assert_eq!(world.written().await - before, 3, "the {round} detach");
+    }
+    controller.catalog.delete_volume(&volume.id, LONG).await.unwrap();
+    assert!(ledgers.get_opt(volume.id.as_str()).await.unwrap().is_none(), "it goes with the volume");
+    world.check();
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_that_was_not_made_with_its_volume_is_made_when_it_is_needed() {
+    let Some(mut world) = World::new().await else { return };
+    world.define().await;
+    world.store = Arc::new(KubeStore::new(world.client.clone(), Arc::new(Always)));
+    let controller = world.start().await;
+    let volume = controller.volume(&world, "older").await;
+    let key = bowline_store::Key::ledger(&volume.id);
+    let made = world.store.get(&key).await.unwrap().unwrap();
+    world.store.delete(&key, made.revision).await.unwrap();
+    world.attach("va-older", "older", "a").await;
+    world.until_attached("va-older").await;
+    world.delete("va-older").await;
+    world.until_gone("va-older").await;
+    controller.catalog.delete_volume(&volume.id, LONG).await.unwrap();
+    assert!(world.store.get(&key).await.unwrap().is_none());
+    world.check();
+    controller.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -48,6 +48,7 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) target: Arc<SimTarget>,
+    pub(crate) settings: bowline_engine::Settings,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -65,6 +66,7 @@ impl World {
             client,
             store: Arc::new(MemoryStore::default()),
             target: Arc::new(SimTarget::new("sim")),
+            settings: bowline_engine::Settings { ask_timeout: Duration::from_secs(1), ..Default::default() },
             _turn: turn,
         };
         world.clear::<VolumeAttachment>().await;
@@ -103,6 +105,21 @@ impl World {
         self.clear::<bowline_api::VolumeAttachment>().await;
         self.clear::<bowline_api::Snapshot>().await;
         self.clear::<bowline_api::Volume>().await;
+    }
+
+    /// How many writes to VolumeAttachments, Kubernetes' and Bowline's own, the API server has answered, whoever sent them.
+    pub(crate) async fn written(&self) -> u64 {
+        let request = http::Request::get("/metrics").body(vec![]).unwrap();
+        let text = self.client.request_text(request).await.unwrap();
+        let is_write = |line: &&str| {
+            line.starts_with("apiserver_request_total{")
+                && line.contains("resource=\"volumeattachments\"")
+                && ["POST", "PUT", "PATCH", "APPLY", "DELETE"]
+                    .iter()
+                    .any(|verb| line.contains(&format!("verb=\"{verb}\"")))
+        };
+        let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+        text.lines().filter(is_write).map(count).sum::<f64>() as u64
     }
 
     async fn clear<K>(&self)
@@ -165,7 +182,7 @@ impl World {
             targets: vec![Arc::clone(&self.target) as _],
             nodes: vec![],
             clock: Arc::new(SystemClock),
-            settings: bowline_engine::Settings { ask_timeout: Duration::from_secs(1), ..Default::default() },
+            settings: self.settings.clone(),
             registry: Arc::clone(&registry),
         })
         .await

@@ -201,7 +201,7 @@ impl Catalog {
         }
     }
 
-    /// Reads every ledger there is, as it is stored.
+    /// Reads every ledger there is, as it is stored, or was a moment ago.
     pub async fn for_each_ledger(
         &self,
         mut visit: impl FnMut(VolumeId, bowline_core::Ledger),
@@ -209,7 +209,7 @@ impl Catalog {
         let store = &self.inner.shelf.store;
         let mut after = None;
         loop {
-            let page = store.list(bowline_store::Kind::Ledger, after.as_deref(), PAGE).await;
+            let page = store.recall(bowline_store::Kind::Ledger, after.as_deref(), PAGE).await;
             let page = page.map_err(Failure::from)?;
             for entry in page.entries {
                 let ledger = bowline_store::record::decode(&entry.value).map_err(Failure::from)?;

@@ -107,7 +107,7 @@ async fn read(store: &dyn Store) -> Result<Stored, OpenError> {
 async fn read_kind<R: Record>(store: &dyn Store) -> Result<Vec<(Key, R)>, OpenError> {
     let (mut records, mut after) = (Vec::new(), None);
     loop {
-        let page = store.list(R::KIND, after.as_deref(), PAGE).await?;
+        let page = store.recall(R::KIND, after.as_deref(), PAGE).await?;
         for entry in page.entries {
             match record::decode(&entry.value) {
                 Ok(record) => records.push((entry.key, record)),

@@ -1,9 +1,9 @@
 //! Making, deleting, growing and changing volumes. What is to be done is stored before it is done.
 
-use bowline_core::{AccessMode, Content, FsType, Slot, TargetId, Ticket, VolumeId};
+use bowline_core::{AccessMode, Content, FsType, Ledger, Slot, TargetId, Ticket, VolumeId};
 use bowline_csi::code::{ControllerExpandError, ControllerModifyError, CreateVolumeError, DeleteVolumeError};
 use bowline_engine::EngineError;
-use bowline_store::{Key, Kind};
+use bowline_store::{Key, Kind, record};
 use bowline_target::{Progress, Provision, ProvisionError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -296,6 +296,9 @@ impl Inner {
     }
 
     async fn made_ready(&self, volume: &Volume) -> Result<Volume, Failure> {
+        // Before anybody can ask for the volume: so that the first to do so waits for no more than the others.
+        let empty = record::encode(&Ledger::default())?;
+        self.shelf.store.prepare(&Key::ledger(&volume.id), empty).await?;
         let ready = |found: &Volume| Volume { state: VolumeState::Ready, ..found.clone() };
         let ready = self.change_volume(&volume.id, ready).await?;
         self.observe(&ready);
@@ -397,7 +400,7 @@ impl Inner {
     async fn forget_in_engine(&self, volume: &Volume) -> Result<(), Failure> {
         // One that the engine does not know was never let in to, or was forgotten before.
         if matches!(self.engine.view(&volume.id).await, Err(EngineError::UnknownVolume(_))) {
-            return Ok(());
+            return self.forget_prepared(volume).await;
         }
         self.observe(volume);
         match self.engine.remove_volume(&volume.id).await {
@@ -409,6 +412,12 @@ impl Inner {
             },
             Err(error) => Err(attach::trouble(&error)),
         }
+    }
+
+    /// A volume that was never ready may have a ledger already, with nobody in it.
+    async fn forget_prepared(&self, volume: &Volume) -> Result<(), Failure> {
+        let nobody = |ledger: &Ledger| ledger.tickets().is_empty() && ledger.holds().is_empty();
+        self.shelf.remove(volume.id.as_str(), nobody).await
     }
 
     /// Removes what is left of a volume whose deletion is stored.

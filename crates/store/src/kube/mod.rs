@@ -45,7 +45,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::AbortHandle;
 
 use crate::{Entry, Event, Expected, Key, Kind, Page, Revision, Store, StoreError};
-use cache::LedgerCache;
+use cache::Cache;
 use follow::{Follow, Signal};
 use object::{Object, Place};
 use pages::Tokens;
@@ -74,21 +74,23 @@ pub fn client(mut config: Config) -> Result<Client, kube::Error> {
 /// A [`Store`] in Kubernetes.
 pub struct KubeStore {
     api: Arc<Api>,
-    ledgers: Arc<LedgerCache>,
+    ledgers: Arc<Cache>,
+    volumes: Arc<Cache>,
     tokens: Tokens,
     /// What people are to be told of a record beyond what it says itself; goes along with the next write of it.
     notes: Mutex<BTreeMap<Key, Map<String, Value>>>,
-    feeder: AbortHandle,
+    feeders: [AbortHandle; 2],
 }
 
 impl KubeStore {
     /// A store that asks `guard` before every write. Must be made within a tokio runtime: it keeps a watch of the
-    /// ledgers there until it is dropped.
+    /// ledgers and one of the volumes there until it is dropped.
     pub fn new(client: Client, guard: Arc<dyn Guard>) -> KubeStore {
         let api = Arc::new(Api::new(client, guard));
-        let ledgers = Arc::new(LedgerCache::default());
-        let feeder = tokio::spawn(cache::feed(Arc::clone(&api), Arc::clone(&ledgers))).abort_handle();
-        KubeStore { api, ledgers, tokens: Tokens::default(), notes: Mutex::default(), feeder }
+        let [ledgers, volumes] = [Kind::Ledger, Kind::Volume].map(|kind| Arc::new(Cache::new(kind)));
+        let feeders = [&ledgers, &volumes]
+            .map(|cache| tokio::spawn(cache::feed(Arc::clone(&api), Arc::clone(cache))).abort_handle());
+        KubeStore { api, ledgers, volumes, tokens: Tokens::default(), notes: Mutex::default(), feeders }
     }
 
     /// How many ledgers are kept in memory, and roughly how many bytes they take; for metrics.
@@ -146,6 +148,15 @@ impl KubeStore {
         }
     }
 
+    /// Where the records of this kind are remembered.
+    fn cache(&self, kind: Kind) -> Option<&Cache> {
+        match kind {
+            Kind::Ledger => Some(&self.ledgers),
+            Kind::Volume => Some(&self.volumes),
+            Kind::Snapshot | Kind::Group | Kind::Node => None,
+        }
+    }
+
     /// The object as the API server has it now.
     async fn live(&self, key: &Key) -> Result<Option<Object>, StoreError> {
         let Some(place) = Place::of(key) else { return Ok(None) };
@@ -173,18 +184,18 @@ impl KubeStore {
     }
 
     fn learn(&self, key: &Key, object: &Object) -> Result<(), StoreError> {
-        if key.kind == Kind::Ledger {
+        if let Some(cache) = self.cache(key.kind) {
             match object.entry(key)? {
-                Some(entry) => self.ledgers.put(entry),
-                None => self.ledgers.gone(&key.name, object.revision()?),
+                Some(entry) => cache.put(entry),
+                None => cache.gone(&key.name, object.revision()?),
             }
         }
         Ok(())
     }
 
     fn forget(&self, key: &Key) {
-        if key.kind == Kind::Ledger {
-            self.ledgers.doubt(&key.name);
+        if let Some(cache) = self.cache(key.kind) {
+            cache.doubt(&key.name);
         }
     }
 
@@ -283,16 +294,16 @@ impl KubeStore {
 
 impl Drop for KubeStore {
     fn drop(&mut self) {
-        self.feeder.abort();
+        for feeder in &self.feeders {
+            feeder.abort();
+        }
     }
 }
 
 #[async_trait]
 impl Store for KubeStore {
     async fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
-        if key.kind == Kind::Ledger
-            && let Some(entry) = self.ledgers.get(&key.name)
-        {
+        if let Some(entry) = self.cache(key.kind).and_then(|cache| cache.get(&key.name)) {
             return Ok(Some(entry));
         }
         let Some(object) = self.live(key).await? else { return Ok(None) };
@@ -302,6 +313,23 @@ impl Store for KubeStore {
 
     async fn list(&self, kind: Kind, after: Option<&str>, limit: usize) -> Result<Page, StoreError> {
         pages::list(&self.api, &self.tokens, kind, after, limit).await
+    }
+
+    async fn recall(&self, kind: Kind, after: Option<&str>, limit: usize) -> Result<Page, StoreError> {
+        if let Some(cache) = self.cache(kind)
+            && let Some(page) = cache.page(after, limit).await
+        {
+            return Ok(page);
+        }
+        self.list(kind, after, limit).await
+    }
+
+    /// A record's first write makes its object, too.
+    async fn prepare(&self, key: &Key, value: Vec<u8>) -> Result<(), StoreError> {
+        match self.create(key, &value).await {
+            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn watch(
@@ -344,8 +372,8 @@ impl Store for KubeStore {
             Ok(Some(marked)) if marked.is_held() => {
                 let released = self.api.set_finalizers(&place, &marked, marked.other_finalizers()).await;
                 let last = self.settle(key, released).await?;
-                if key.kind == Kind::Ledger {
-                    self.ledgers.gone(&key.name, last.revision()?);
+                if let Some(cache) = self.cache(key.kind) {
+                    cache.gone(&key.name, last.revision()?);
                 }
             }
             // There was no finalizer of ours to keep it.

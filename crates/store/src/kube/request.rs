@@ -15,6 +15,7 @@ use kube::core::{Request, request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Guard;
@@ -24,6 +25,8 @@ use crate::{Key, StoreError};
 /// How the API server is called in messages.
 pub(crate) const PLACE: &str = "the Kubernetes API server";
 
+/// How many writes are under way at once. Each has a connection of its own, and a thousand of them would spend their time on greetings.
+const WRITES: usize = 64;
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(10);
 /// For how long a read is repeated, and a write that certainly did not happen.
@@ -35,6 +38,7 @@ const WATCH_SECONDS: u32 = 280;
 pub(crate) struct Api {
     client: Client,
     guard: Arc<dyn Guard>,
+    writes: Semaphore,
 }
 
 /// Why a request did not do what it was meant to.
@@ -94,7 +98,7 @@ type Ready = Result<http::Request<Vec<u8>>, request::Error>;
 
 impl Api {
     pub(crate) fn new(client: Client, guard: Arc<dyn Guard>) -> Api {
-        Api { client, guard }
+        Api { client, guard, writes: Semaphore::new(WRITES) }
     }
 
     pub(crate) async fn get(&self, place: &Place) -> Result<Object, Trouble> {
@@ -196,8 +200,12 @@ impl Api {
         let request = request.map_err(|error| Trouble::Refused(error.to_string()))?;
         let mut pause = Pause::new();
         loop {
+            // Never closed. Whether it may write is asked after the waiting, immediately before.
+            let permit = self.writes.acquire().await;
             self.guard.may_write().map_err(Trouble::NotLeader)?;
-            let trouble = match within(self.client.request(request.clone())).await {
+            let answered = within(self.client.request(request.clone())).await;
+            drop(permit);
+            let trouble = match answered {
                 Ok(answer) => return Ok(answer),
                 Err(failed) => classify(failed, name),
             };

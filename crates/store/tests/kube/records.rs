@@ -167,3 +167,22 @@ async fn what_older_definitions_drop_is_noticed() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_record_that_is_prepared_is_there_and_one_that_is_there_stays() {
+    let world = World::new().await;
+    let store = world.store().await;
+    let key = Key::new(Kind::Ledger, "prepared");
+    let empty = record::encode(&Ledger::default()).unwrap();
+    store.prepare(&key, empty.clone()).await.unwrap();
+    let entry = store.get(&key).await.unwrap().unwrap();
+    assert_eq!(record::decode::<Ledger>(&entry.value).unwrap(), Ledger::default());
+    let ledger = crate::lab::ledger(b"somebody");
+    let revision = store.put(&key, ledger.clone(), Expected::At(entry.revision)).await.unwrap();
+    store.prepare(&key, empty.clone()).await.unwrap();
+    let other = world.store().await;
+    other.prepare(&key, empty).await.unwrap();
+    assert_eq!(store.get(&key).await.unwrap().unwrap().revision, revision);
+    assert_eq!(crate::lab::text(&other.get(&key).await.unwrap().unwrap().value), b"somebody");
+    store.delete(&key, revision).await.unwrap();
+}
