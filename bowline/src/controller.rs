@@ -6,7 +6,9 @@
 use anyhow::{Context, Result};
 use bowline_cluster::adopt::{Adopter, AdopterParts};
 use bowline_cluster::targets::{self, connect_all};
-use bowline_cluster::{Leadership, LeaseSettings, adopt, certificates, door, lease, led, wishes};
+use bowline_cluster::{
+    Leadership, LeaseSettings, PersistentVolumes, adopt, certificates, door, lease, led, wishes,
+};
 use bowline_controller::csi::{ControllerService, GroupService, IdentityService};
 use bowline_controller::{Catalog, Parts};
 use bowline_core::Timestamp;
@@ -131,8 +133,10 @@ async fn lead(
 ) -> Result<()> {
     // Whatever is written from here on is a leader's.
     let client = led::client(&client, Arc::new(leadership.clone()));
-    let tls = credentials(args, &client).await?;
+    // First what takes long by itself: the store lists ledgers and volumes meanwhile.
     let store = Arc::new(KubeStore::new(client.clone(), Arc::new(leadership.clone())));
+    let pvs = tokio::spawn(PersistentVolumes::start(client.clone()));
+    let tls = credentials(args, &client).await?;
     let connections = connect_all(&client, &tls).await?;
     let known = connections.targets();
     // Before the catalog is opened: what is attached already has its ticket before anything is compared.
@@ -146,7 +150,7 @@ async fn lead(
         registry: Arc::clone(registry),
     })
     .await?;
-    let running = bowline_cluster::run(bowline_cluster::Parts {
+    let parts = bowline_cluster::Parts {
         client: client.clone(),
         catalog: catalog.clone(),
         registry: Arc::clone(registry),
@@ -155,8 +159,8 @@ async fn lead(
         notes: Some(Arc::clone(&store)),
         patience: Duration::from_secs(2),
         fence_not_ready_after: args.fence_not_ready_after.map(|span| Duration::from_secs(span.0.into())),
-    })
-    .await?;
+    };
+    let running = bowline_cluster::run_with(parts, pvs.await?).await?;
     let adopter = Adopter::new(AdopterParts {
         client: client.clone(),
         store: Arc::clone(&store) as Arc<dyn Store>,

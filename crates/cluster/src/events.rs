@@ -11,36 +11,54 @@ use kube::{Api, Client};
 use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::broadcast;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::sync::{broadcast, mpsc};
 
-use crate::attacher::PersistentVolumes;
+use crate::attacher::{Attacher, PersistentVolumes};
 use crate::writes::Writes;
 
 /// Who reports them.
 const CONTROLLER: &str = "bowline.storage/controller";
 /// How many are remembered, to count those that come again instead of making new ones.
 const REMEMBERED: usize = 1024;
+/// How many may wait to be written.
+const WAITING: usize = 8192;
+/// How often they are put off in a row because of grants, and for how long each time.
+const PUT_OFF: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(100);
 /// The API server refuses longer notes.
 const NOTE: usize = 1024;
 
 /// Writes events. It runs until it is dropped.
 pub struct EventWriter {
-    task: tokio::task::AbortHandle,
+    tasks: [tokio::task::AbortHandle; 2],
+    attacher: Arc<OnceLock<Attacher>>,
 }
 
 impl Drop for EventWriter {
     fn drop(&mut self) {
-        self.task.abort();
+        for task in &self.tasks {
+            task.abort();
+        }
     }
 }
 
 impl EventWriter {
     /// Writes what the catalog tells from now on.
     pub fn start(client: Client, catalog: &Catalog, pvs: Arc<PersistentVolumes>, speaker: Speaker) -> Self {
-        let told = catalog.follow_events();
-        let writer = Writer { client, pvs, speaker };
-        Self { task: tokio::spawn(writer.run(told)).abort_handle() }
+        let (waiting, inbox) = mpsc::channel(WAITING);
+        let attacher = Arc::new(OnceLock::new());
+        let writer = Writer { client, pvs, speaker, attacher: Arc::clone(&attacher) };
+        let hearing = tokio::spawn(hear(catalog.follow_events(), waiting)).abort_handle();
+        let tasks = [hearing, tokio::spawn(writer.run(inbox)).abort_handle()];
+        Self { tasks, attacher }
+    }
+
+    /// From now on events wait while this one works on grants.
+    pub(crate) fn give_way_to(&self, attacher: Attacher) {
+        // Set once, by whoever started both.
+        let _ = self.attacher.set(attacher);
     }
 }
 
@@ -156,6 +174,7 @@ struct Writer {
     client: Client,
     pvs: Arc<PersistentVolumes>,
     speaker: Speaker,
+    attacher: Arc<OnceLock<Attacher>>,
 }
 
 /// Whether somebody should look.
@@ -178,16 +197,35 @@ fn holds_up_pods(reason: &str) -> bool {
     matches!(reason, "Waiting" | "Fencing" | "Refused")
 }
 
-impl Writer {
-    async fn run(self, mut told: broadcast::Receiver<Event>) {
-        loop {
-            match told.recv().await {
-                Ok(event) => self.write(&event).await,
-                Err(broadcast::error::RecvError::Lagged(missed)) => {
-                    tracing::warn!(missed, "too much happened at once; some events are missing");
+/// Takes events as they are told: they are written later, and whoever tells them waits for nobody.
+async fn hear(mut told: broadcast::Receiver<Event>, waiting: mpsc::Sender<Event>) {
+    loop {
+        match told.recv().await {
+            Ok(event) => {
+                if waiting.try_send(event).is_err() {
+                    tracing::warn!("too much happened at once; an event is missing");
                 }
-                Err(broadcast::error::RecvError::Closed) => return,
             }
+            Err(broadcast::error::RecvError::Lagged(missed)) => {
+                tracing::warn!(missed, "too much happened at once; some events are missing");
+            }
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+impl Writer {
+    async fn run(self, mut inbox: mpsc::Receiver<Event>) {
+        let mut put_off = 0;
+        while let Some(event) = inbox.recv().await {
+            while put_off < PUT_OFF && self.attacher.get().is_some_and(|attacher| attacher.working() > 0) {
+                tokio::time::sleep(PAUSE).await;
+                put_off += 1;
+            }
+            if inbox.is_empty() {
+                put_off = 0;
+            }
+            self.write(&event).await;
         }
     }
 

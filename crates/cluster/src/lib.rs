@@ -48,6 +48,7 @@
 pub mod adopt;
 mod attacher;
 pub mod certificates;
+mod desk;
 pub mod door;
 mod events;
 mod fence;
@@ -72,5 +73,5 @@ pub use lease::{Leadership, LeaseError, LeaseSettings, Lost};
 pub use mirror::Mirror;
 pub use nodes::Nodes;
 pub use pv::Pv;
-pub use run::{Parts, Running, run};
+pub use run::{Parts, Running, run, run_with};
 pub use writes::Writes;

@@ -49,10 +49,15 @@ pub struct Running {
 
 /// Starts everything. When it returns, every node, PersistentVolume and VolumeAttachment is known, and the CSI socket may be opened.
 pub async fn run(parts: Parts) -> Result<Running, ListError> {
+    let pvs = PersistentVolumes::start(parts.client.clone()).await;
+    run_with(parts, pvs).await
+}
+
+/// As [`run`], with PersistentVolumes that somebody began to watch earlier.
+pub async fn run_with(parts: Parts, pvs: Arc<PersistentVolumes>) -> Result<Running, ListError> {
     let Parts { client, catalog, registry, instance, attacher, notes, patience, fence_not_ready_after } =
         parts;
     let writes = Writes::new(&mut registry.lock().unwrap_or_else(PoisonError::into_inner));
-    let pvs = PersistentVolumes::start(client.clone()).await;
     let speaker = Speaker::new(client.clone(), writes.clone(), &instance);
     let events = EventWriter::start(client.clone(), &catalog, Arc::clone(&pvs), speaker.clone());
     let nodes = Nodes::start(client.clone(), catalog.clone()).await;
@@ -64,7 +69,9 @@ pub async fn run(parts: Parts) -> Result<Running, ListError> {
             writes: writes.clone(),
             patience,
         };
-        Some(Attacher::start(parts, Arc::clone(&pvs)).await?)
+        let attacher = Attacher::start(parts, Arc::clone(&pvs)).await?;
+        events.give_way_to(attacher.clone());
+        Some(attacher)
     } else {
         None
     };

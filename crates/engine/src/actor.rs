@@ -19,6 +19,9 @@ use crate::{
     Action, EngineError, Executor, Patience, Status, Submitted, Turn, View, Withdrawal, Withdrawn, Written,
 };
 
+/// How often what only confirms is put off in a row, while others wait for what lets them in.
+const PUT_OFF: u32 = 10;
+
 /// How an order is answered.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 
@@ -65,6 +68,8 @@ pub(crate) struct Actor {
     told: Option<BTreeMap<TicketId, &'static str>>,
     reading: bool,
     write_is_due: bool,
+    /// How often in a row what nobody waits for was put off because somebody waits for something else.
+    put_off: u32,
     stopping: bool,
 }
 
@@ -101,6 +106,7 @@ impl Actor {
             told: None,
             reading: false,
             write_is_due: false,
+            put_off: 0,
             stopping: false,
         };
         actor.live().await;
@@ -209,7 +215,12 @@ impl Actor {
             }
             Done::WriteNow => {
                 self.write_is_due = false;
-                self.executor.flush();
+                if self.put_off < PUT_OFF && self.shared.is_asked() {
+                    self.put_off += 1;
+                } else {
+                    self.put_off = 0;
+                    self.executor.flush();
+                }
             }
         }
     }

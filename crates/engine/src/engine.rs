@@ -6,6 +6,7 @@ use bowline_store::{Store, StoreError};
 use bowline_target::Target;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -128,6 +129,24 @@ pub(crate) struct Shared {
     pub(crate) lists: Mutex<HashMap<VolumeId, BTreeMap<Epoch, Export>>>,
     /// Where its tasks run: an observation may come from any thread.
     runtime: tokio::runtime::Handle,
+    /// How many wait for an answer now.
+    asking: AtomicUsize,
+}
+
+/// Somebody who waits for an answer, as long as this lives.
+struct Asking<'a>(&'a AtomicUsize);
+
+impl<'a> Asking<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What was told of a volume and its tickets.
@@ -182,6 +201,7 @@ impl Engine {
             changes,
             lists: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
+            asking: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -197,6 +217,7 @@ impl Engine {
     ) -> Result<Submitted, EngineError> {
         let id = ticket.id.clone();
         let (reply, answer) = oneshot::channel();
+        let _asking = Asking::new(&self.shared.asking);
         self.shared.send(volume, Message::Submit { ticket, patience, reply })?;
         match tokio::time::timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
@@ -216,6 +237,7 @@ impl Engine {
         wait: Duration,
     ) -> Result<Withdrawn, EngineError> {
         let (reply, answer) = oneshot::channel();
+        let _asking = Asking::new(&self.shared.asking);
         self.shared.send(volume, Message::Withdraw { withdrawal, reply })?;
         match tokio::time::timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
@@ -372,6 +394,11 @@ impl Shared {
         let mut targets = lock(&self.targets);
         let make = || Arc::new(Link::new(target.clone(), &self.settings, self.clock.now()));
         Arc::clone(targets.entry(target.clone()).or_insert_with(make))
+    }
+
+    /// Whether somebody waits for an answer, on any volume.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asking.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn links(&self) -> Vec<Arc<Link>> {

@@ -19,14 +19,12 @@ use bowline_controller::{Catalog, NewVolume, Source, Use};
 use bowline_core::{Slot, SnapshotId, TargetId, VolumeId};
 use bowline_csi::{Name, TopologyRequirement};
 use bowline_store::{Key, Kind, KubeStore};
-use futures::StreamExt;
-use kube::runtime::controller::Action;
-use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::desk::{self, Clerk};
 use crate::events::{Remark, Speaker};
 
 /// How long one order is waited for; it goes on after that, and the next look joins it.
@@ -97,21 +95,54 @@ struct Context {
 /// Grants wishes until it is dropped. Only the leader runs this.
 pub async fn run(client: Client, store: Arc<KubeStore>, catalog: Catalog, speaker: Speaker) {
     let context = Arc::new(Context { client: client.clone(), store, catalog, speaker });
-    let config = || watcher::Config::default().page_size(500);
-    let volumes = Controller::new(Api::<Volume>::all(client.clone()), config())
-        .run(grant_volume, again, Arc::clone(&context))
-        .for_each(|_| std::future::ready(()));
-    let snapshots = Controller::new(Api::<Snapshot>::all(client.clone()), config())
-        .run(grant_snapshot, again, Arc::clone(&context))
-        .for_each(|_| std::future::ready(()));
-    let tickets = Controller::new(Api::<VolumeAttachment>::all(client), config())
-        .run(tickets::grant, again, context)
-        .for_each(|_| std::future::ready(()));
+    let volumes = desk::serve(Api::<Volume>::all(client.clone()), Grants(Arc::clone(&context)), AGAIN);
+    let snapshots = desk::serve(Api::<Snapshot>::all(client.clone()), Grants(Arc::clone(&context)), AGAIN);
+    let tickets = desk::serve(Api::<VolumeAttachment>::all(client), Grants(context), AGAIN);
     futures::future::join3(volumes, snapshots, tickets).await;
 }
 
-fn again<K>(_: Arc<K>, _: &WishFailure, _: Arc<Context>) -> Action {
-    Action::requeue(AGAIN)
+/// Whoever grants the wishes of one kind.
+struct Grants(Arc<Context>);
+
+impl Clerk<Volume> for Grants {
+    fn is_asked(&self, object: &Volume) -> bool {
+        !matches!(volume(object), Ok(Wish::Nothing))
+    }
+
+    async fn serve(&self, object: Arc<Volume>) -> bool {
+        let done = match volume(&object) {
+            Ok(Wish::Forget) => self.0.release(Kind::Volume, &object.name_any()).await,
+            Ok(wish) => self.0.grant(wish).await,
+            Err(failure) => Err(failure),
+        };
+        self.0.told(&*object, "VolumeNotAsWished", done).await
+    }
+}
+
+impl Clerk<Snapshot> for Grants {
+    fn is_asked(&self, object: &Snapshot) -> bool {
+        !matches!(snapshot(object), Ok(Wish::Nothing))
+    }
+
+    async fn serve(&self, object: Arc<Snapshot>) -> bool {
+        let done = match snapshot(&object) {
+            Ok(Wish::Forget) => self.0.release(Kind::Snapshot, &object.name_any()).await,
+            Ok(wish) => self.0.grant(wish).await,
+            Err(failure) => Err(failure),
+        };
+        self.0.told(&*object, "SnapshotNotAsWished", done).await
+    }
+}
+
+impl Clerk<VolumeAttachment> for Grants {
+    fn is_asked(&self, object: &VolumeAttachment) -> bool {
+        tickets::are_asked(object)
+    }
+
+    async fn serve(&self, object: Arc<VolumeAttachment>) -> bool {
+        let done = tickets::follow(&object, &self.0).await;
+        self.0.told(&*object, "TicketNotFiled", done).await
+    }
 }
 
 impl Context {
@@ -122,6 +153,20 @@ impl Context {
     {
         let remark = Remark::warning("Reconcile", reason, failure.to_string());
         self.speaker.say(&object.object_ref(&()), &remark).await;
+    }
+
+    /// Whether it is done; if not, the object says why.
+    async fn told<K>(&self, object: &K, reason: &str, done: Result<(), WishFailure>) -> bool
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        match done {
+            Ok(()) => true,
+            Err(failure) => {
+                self.tell(object, reason, &failure).await;
+                false
+            }
+        }
     }
 
     async fn grant(&self, wish: Wish) -> Result<(), WishFailure> {
@@ -156,30 +201,6 @@ impl Context {
         self.store.let_go(&Key::new(kind, object)).await?;
         Ok(())
     }
-}
-
-async fn grant_volume(object: Arc<Volume>, context: Arc<Context>) -> Result<Action, WishFailure> {
-    let done = match volume(&object) {
-        Ok(Wish::Forget) => context.release(Kind::Volume, &object.name_any()).await,
-        Ok(wish) => context.grant(wish).await,
-        Err(failure) => Err(failure),
-    };
-    if let Err(failure) = &done {
-        context.tell(&*object, "VolumeNotAsWished", failure).await;
-    }
-    done.map(|()| Action::await_change())
-}
-
-async fn grant_snapshot(object: Arc<Snapshot>, context: Arc<Context>) -> Result<Action, WishFailure> {
-    let done = match snapshot(&object) {
-        Ok(Wish::Forget) => context.release(Kind::Snapshot, &object.name_any()).await,
-        Ok(wish) => context.grant(wish).await,
-        Err(failure) => Err(failure),
-    };
-    if let Err(failure) = &done {
-        context.tell(&*object, "SnapshotNotAsWished", failure).await;
-    }
-    done.map(|()| Action::await_change())
 }
 
 /// Whether the object's name is the place of what it was asked for as.
@@ -276,3 +297,4 @@ fn snapshot(object: &Snapshot) -> Result<Wish, WishFailure> {
     }
     Ok(Wish::Take(placed(&object.name_any(), &object.spec.name)?, object.spec.volume.clone()))
 }
+@@CUT@@

@@ -6,9 +6,7 @@
 use bowline_api::{AttachmentTicket, VolumeAttachment};
 use bowline_core::{Owner, TicketId, Timestamp, VolumeId};
 use bowline_engine::{Patience, View, Withdrawal};
-use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Context, WishFailure, field, refused};
@@ -20,40 +18,33 @@ fn owner(object: &str) -> Owner {
     Owner::ObjectGone { object: format!("{OWNER}{object}") }
 }
 
-pub(super) async fn grant(
-    object: Arc<VolumeAttachment>,
-    context: Arc<Context>,
-) -> Result<Action, WishFailure> {
-    let failures = match follow(&object, &context).await {
-        Ok(failures) => failures,
-        Err(failure) => vec![failure],
-    };
-    for failure in &failures {
-        context.tell(&*object, "TicketNotFiled", failure).await;
-    }
-    failures.into_iter().next().map_or(Ok(Action::await_change()), Err)
+/// Whether it has a ticket in its spec, or in its ledger one that came from there.
+pub(super) fn are_asked(object: &VolumeAttachment) -> bool {
+    let mine = format!("{OWNER}{}", object.name_any());
+    let mut filed = object.status.iter().flat_map(|status| status.tickets.values());
+    !object.spec.attachment_tickets.is_empty() || filed.any(|one| one.owner.object == mine)
 }
 
-/// Files what stands there and withdraws what does not any more; what could not be done.
-async fn follow(object: &VolumeAttachment, context: &Context) -> Result<Vec<WishFailure>, WishFailure> {
+/// Files what stands there and withdraws what does not any more.
+pub(super) async fn follow(object: &VolumeAttachment, context: &Context) -> Result<(), WishFailure> {
     let name = object.name_any();
     let id = VolumeId::new(&name).map_err(|error| field("metadata.name", error))?;
     let view = match context.catalog.view(&id).await {
         Ok(view) => view,
         // Nothing is known of it yet: what it asks for is filed when it is.
-        Err(_) if object.spec.attachment_tickets.is_empty() => return Ok(vec![]),
+        Err(_) if object.spec.attachment_tickets.is_empty() => return Ok(()),
         Err(error) => return Err(refused(error)),
     };
     let mut failures = vec![];
     for (key, wish) in &object.spec.attachment_tickets {
         if let Err(failure) = file(context, (&id, &view), key, wish).await {
-            failures.push(failure);
+            failures.push(failure.to_string());
         }
     }
     if let Err(failure) = withdraw(object, context, (&id, &view)).await {
-        failures.push(failure);
+        failures.push(failure.to_string());
     }
-    Ok(failures)
+    if failures.is_empty() { Ok(()) } else { Err(refused(failures.join("; "))) }
 }
 
 async fn file(

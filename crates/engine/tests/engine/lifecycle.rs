@@ -55,6 +55,24 @@ async fn stop_writes_what_is_unwritten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_only_confirms_waits_for_those_who_wait_to_be_let_in_but_not_for_ever() {
+    let mut world = World::new();
+    let other = bowline_testkit::volume("w");
+    world.volumes.insert(other.clone(), world.volumes[&v()].clone());
+    let running = world.engine().await;
+    running.attach(csi("a")).await;
+    world.target.set_silent(true);
+    let engine = running.engine.clone();
+    let waiting = tokio::spawn(async move { engine.submit(&other, csi("b"), Patience::Wait, LONG).await });
+    let phase = async || world.stored().await.holds()[&node("a")].phase;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    assert_eq!(phase().await, bowline_core::Phase::Granting, "somebody waits");
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    assert_eq!(phase().await, bowline_core::Phase::Held, "but that was long enough");
+    waiting.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_volume_is_removed_only_when_nobody_holds_or_wants_it() {
     let world = World::new();
     let running = world.engine().await;
