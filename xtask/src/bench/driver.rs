@@ -14,7 +14,7 @@ use super::attach::{bare, commit};
 use super::{Row, median, ratio, scratch, shown};
 
 /// The binary that was built beside this one.
-fn binary() -> Result<PathBuf> {
+pub(crate) fn binary() -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("bowline");
     anyhow::ensure!(beside.exists(), "{} is not built: cargo build --release -p bowline", beside.display());
     Ok(beside)

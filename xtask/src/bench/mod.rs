@@ -5,6 +5,7 @@
 mod attach;
 mod choosing;
 mod driver;
+mod kube;
 mod room;
 pub(crate) mod start;
 
@@ -23,7 +24,7 @@ pub(crate) struct Row {
 /// A group of rows, by name.
 type Group = (&'static str, fn() -> Result<Vec<Row>>);
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     ("decide", choosing::rows),
     ("attach", attach::rows),
     ("start", start::rows),
@@ -31,6 +32,7 @@ const GROUPS: [Group; 7] = [
     ("driver-stage", driver::staging),
     ("driver-copy", driver::copying),
     ("driver-list", driver::listing),
+    ("kubernetes", kube::rows),
 ];
 
 /// Measures the groups whose name contains this; all of them, if it is empty.

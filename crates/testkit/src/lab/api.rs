@@ -397,6 +397,22 @@ impl ApiLab {
         self.place.start_with(name, &tools(tool).join(name), &flags, &variables)
     }
 
+    /// Runs any program beside the API server. Its output goes to the log of that name.
+    pub fn program(
+        &self,
+        name: &str,
+        program: &Path,
+        arguments: &[String],
+        variables: &[(&str, &str)],
+    ) -> Process {
+        self.place.start_with(name, program, arguments, variables)
+    }
+
+    /// A port that was free a moment ago.
+    pub fn free_port() -> u16 {
+        free_port()
+    }
+
     /// The end of a log of this lab, such as that of `kube-apiserver`.
     pub fn log(&self, name: &str) -> String {
         let path = self.place.logs.join(format!("{name}.log"));
