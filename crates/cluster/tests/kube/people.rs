@@ -185,6 +185,12 @@ async fn served(world: &World) -> BTreeMap<String, u64> {
 /// Attaches until it was quick enough not to be counted together with what is written later; tells how many writes that took.
 async fn attach_within_a_second(world: &World) -> u64 {
     for _ in 0..10 {
+        wait_for("what was put off to be written", async || {
+            let before = served(world).await;
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            (served(world).await == before).then_some(())
+        })
+        .await;
         let before = served(world).await;
         let began = Instant::now();
         world.attach("va-recorded", "recorded", "a").await;

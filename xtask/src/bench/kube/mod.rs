@@ -177,7 +177,8 @@ async fn counted(site: &Site) -> Result<Vec<Row>> {
     let each = |reads: bool| {
         let of = |key: &str| key.starts_with("GET") || key.starts_with("LIST");
         let some = asked.iter().filter(|(key, _)| of(key) == reads);
-        let count = some.clone().map(|(_, count)| count).sum::<f64>() / CYCLES as f64;
+        // The sum of none is less than zero.
+        let count = some.clone().map(|(_, count)| count).sum::<f64>().abs() / CYCLES as f64;
         let parts = some.map(|(key, count)| format!("{:.1} {key}", count / CYCLES as f64));
         (count, parts.collect::<Vec<_>>().join(", "))
     };
