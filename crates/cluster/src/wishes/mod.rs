@@ -297,4 +297,3 @@ fn snapshot(object: &Snapshot) -> Result<Wish, WishFailure> {
     }
     Ok(Wish::Take(placed(&object.name_any(), &object.spec.name)?, object.spec.volume.clone()))
 }
-@@CUT@@
