@@ -257,6 +257,10 @@ impl Provision for FileTarget {
         [(TOPOLOGY_HOST.to_owned(), self.inner.host_name.clone())].into()
     }
 
+    fn installation(&self) -> &str {
+        &self.inner.directory.installation
+    }
+
     async fn create(&self, order: &NewVolume, progress: &Progress) -> Result<u64, ProvisionError> {
         let order = order.clone();
         let turn = self.inner.turns.take(&order.volume).await;

@@ -91,3 +91,14 @@ fn the_contract_is_kept_behind_an_agent() {
         assert_eq!(listed(&directory), EMPTY, "nothing is left");
     });
 }
+
+#[test]
+fn a_directory_is_told_from_an_empty_one_in_its_place() {
+    lab("contract::a_directory_is_told_from_an_empty_one_in_its_place", &[], |lab| {
+        let there = lab.path("volumes");
+        let first = lab.open(&there).installation().to_owned();
+        assert!(!first.is_empty());
+        assert_eq!(lab.open(&there).installation(), first, "it is the same for ever");
+        assert_ne!(lab.open(&lab.path("empty")).installation(), first);
+    });
+}
