@@ -31,7 +31,7 @@ test: tools ## Everything that must hold: format, lints, crate arrows, tests, mo
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 	@rm -f "$(CACHE)/summary"
-	PROPTEST_RNG_SEED=$(SEED) BOWLINE_SUMMARY="$(CACHE)/summary" cargo test --workspace --all-features --locked
+	PROPTEST_RNG_SEED=$(SEED) BOWLINE_SUMMARY="$(CACHE)/summary" cargo test --workspace --all-features --locked --no-fail-fast
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	@fuzz/run.sh | tee -a "$(CACHE)/summary"
 	@echo && cat "$(CACHE)/summary"
