@@ -89,7 +89,7 @@ pub async fn ensure(
     loop {
         match attempt(&secrets, now).await {
             Err(CertificateError::Api { error, .. }) if attempts < ATTEMPTS && is_conflict(&error) => {
-                attempts += 1
+                attempts += 1;
             }
             other => return other,
         }

@@ -109,7 +109,7 @@ impl Shelf {
         &self,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<(Vec<(String, R)>, Option<String>), Failure> {
+    ) -> Result<Records<R>, Failure> {
         decoded(self.store.list(R::KIND, after, limit).await?)
     }
 
@@ -129,7 +129,10 @@ impl Shelf {
     }
 }
 
-fn decoded<R: Record>(page: bowline_store::Page) -> Result<(Vec<(String, R)>, Option<String>), Failure> {
+/// A page of records by their keys, and where the next one begins.
+type Records<R> = (Vec<(String, R)>, Option<String>);
+
+fn decoded<R: Record>(page: bowline_store::Page) -> Result<Records<R>, Failure> {
     let decode = |entry: bowline_store::Entry| match record::decode(&entry.value) {
         Ok(record) => Ok((entry.key.name, record)),
         Err(error) => Err(broken(&entry.key, &error)),
