@@ -189,6 +189,7 @@ fn is_warning(reason: &str) -> bool {
             | "Modified"
             | "SnapshotTaken"
             | "InService"
+            | "Adopted"
     )
 }
 
