@@ -100,10 +100,17 @@ fn serves(tenant: &Tenant<'_>, name: &str) {
     tenant.pod(&log, &Seat { volume: &claimed("db"), script: "head -n 2 /data/log", ..Seat::default() });
     tenant.ended(name);
     assert_eq!(tenant.ended(&log), "1\n2\n");
+    let pv = tenant.field(&["pvc", name], ".spec.volumeName");
     for pod in [name, &log] {
         tenant.delete("pod", pod);
     }
     tenant.delete("pvc", name);
+    // Whoever counts what is there afterwards shall not count what is on its way out.
+    let lab = &tenant.cluster.lab;
+    lab.wait_for(&format!("the volume of {name} to be gone"), PATIENCE, || {
+        let left = lab.try_kubectl(&["get", "pv", &pv, "--ignore-not-found", "-o", "name"]).ok()?;
+        left.is_empty().then_some(())
+    });
 }
 
 fn the_first_pod_decides_where(tenant: &Tenant<'_>) -> String {
