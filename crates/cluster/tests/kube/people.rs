@@ -144,25 +144,33 @@ async fn the_pods_of_a_silent_node_are_taken_from_it_if_all_they_keep_is_ours() 
     let api = Api::<k8s_openapi::api::core::v1::ServiceAccount>::namespaced(world.client.clone(), "default");
     let _ = api.create(&PostParams::default(), &parse(accounts)).await;
     let (catalog, _running) = running(&world, Some(Duration::from_secs(1)), None).await;
-    let volume = volume(&world, &catalog, "fenced").await;
-    put(
-        &world,
-        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim-fenced", "namespace": "default"},
-            "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "fenced", "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}}),
-    )
-    .await;
-    let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "claim-fenced"}});
-    put(&world, pod("mine", &json!([claim]))).await;
-    put(&world, pod("other", &json!([claim, {"name": "host", "hostPath": {"path": "/"}}]))).await;
-    world.attach("va-fenced", "fenced", "a").await;
-    world.until_attached("va-fenced").await;
+    let mut volumes = vec![];
+    for name in ["fenced", "kept"] {
+        volumes.push(volume(&world, &catalog, name).await);
+        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": format!("claim-{name}"), "namespace": "default"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": name, "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}});
+        put(&world, claim).await;
+        world.attach(&format!("va-{name}"), name, "a").await;
+        world.until_attached(&format!("va-{name}")).await;
+    }
+    let claim =
+        |of: &str| json!({"name": "data", "persistentVolumeClaim": {"claimName": format!("claim-{of}")}});
+    put(&world, pod("mine", &json!([claim("fenced")]))).await;
+    put(&world, pod("other", &json!([claim("kept"), {"name": "host", "hostPath": {"path": "/"}}]))).await;
+    put(&world, pod("sharing", &json!([claim("kept")]))).await;
     let pods = Api::<Pod>::namespaced(world.client.clone(), "default");
     world.set_ready("a", "Unknown").await;
     wait_for("the pod to go", async || pods.get_opt("mine").await.unwrap().is_none().then_some(())).await;
     world.until_gone("va-fenced").await;
-    assert_eq!(world.target.open(&volume.id), []);
-    assert!(pods.get_opt("other").await.unwrap().is_some(), "it keeps something that is not ours");
-    let _ = pods.delete("other", &DeleteParams::default().grace_period(0)).await;
+    assert_eq!(world.target.open(&volumes[0].id), []);
+    assert_eq!(world.target.open(&volumes[1].id).len(), 1, "it is taken from nobody who needs it");
+    for (pod, why) in
+        [("other", "keeps something that is not ours"), ("sharing", "shares a volume with that one")]
+    {
+        assert!(pods.get_opt(pod).await.unwrap().is_some(), "{pod} {why}");
+        let _ = pods.delete(pod, &DeleteParams::default().grace_period(0)).await;
+    }
 }
 
 /// The writes that the API server has served for attachments, theirs and ours, and for PersistentVolumes.

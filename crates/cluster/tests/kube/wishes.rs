@@ -241,7 +241,7 @@ async fn a_ticket_in_a_spec_is_filed_beside_bad_ones_and_withdrawn_when_it_is_ta
     let attachments = world.api::<VolumeAttachment>();
     let ticket = |id: &str, node: &str| json!({"id": id, "type": "bowline-api", "nodeID": node});
     let wish = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "VolumeAttachment", "metadata": {"name": id},
-    "spec": {"volume": id, "attachmentTickets": {
+    "spec": {"volume": "ticketed", "attachmentTickets": {
         "a-nowhere": ticket("a-nowhere", "unknown"),
         "csi-taken": ticket("csi-taken", "b"),
         "mine": ticket("mine", "a"),
@@ -261,7 +261,7 @@ async fn a_ticket_in_a_spec_is_filed_beside_bad_ones_and_withdrawn_when_it_is_ta
     until_said(&world, &id, "spec.attachmentTickets[a-nowhere]: node unknown is not known").await;
     until_said(&world, &id, "spec.attachmentTickets[csi-taken].id begins with csi-").await;
     let without = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "VolumeAttachment", "metadata": {"name": id},
-        "spec": {"volume": id, "attachmentTickets": { "a-nowhere": ticket("a-nowhere", "unknown") }}});
+        "spec": {"volume": "ticketed", "attachmentTickets": { "a-nowhere": ticket("a-nowhere", "unknown") }}});
     attachments.patch(&id, &apply, &Patch::Apply(&without)).await.unwrap();
     open(&[]).await;
     granting.stop().await;

@@ -105,7 +105,7 @@ async fn kubectl_answers_the_first_question() {
     let mut seen = world.lab.kubectl(&["get", "bv,bva,bvs,bvg", "--no-headers"]);
     seen.push_str(&world.lab.kubectl(&["get", "bv", "pvc-1"]));
     for words in
-        ["detaching", "n1,n2,n3,n4", "Growing", "Creating", "Deleting", "1Gi", "file-worker-1", "IN USE BY"]
+        ["detaching", "n1,n2,n3,n4", "Growing", "Creating", "Deleting", "1Gi", "file-worker-1", "TARGET"]
     {
         assert!(seen.contains(words), "{words} is not in\n{seen}");
     }
