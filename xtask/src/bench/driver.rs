@@ -25,7 +25,14 @@ pub(crate) fn publishing() -> Result<Vec<Row>> {
     Runtime::new()?.block_on(publish_and_unpublish())
 }
 
+/// Both as calls come, some time apart, and as fast as one caller can make them.
 async fn publish_and_unpublish() -> Result<Vec<Row>> {
+    let apart = publish_after("", Duration::from_millis(400), 40).await?;
+    let at_once = publish_after(", back to back", Duration::ZERO, 100).await?;
+    Ok(apart.into_iter().chain(at_once).collect())
+}
+
+async fn publish_after(how: &str, pause: Duration, count: usize) -> Result<Vec<Row>> {
     let world = World::new(binary()?);
     let daemon = world.up(&[]);
     let mut one = Driver::connect(&world, &daemon).await;
@@ -34,15 +41,18 @@ async fn publish_and_unpublish() -> Result<Vec<Row>> {
     let bare = bare(&directory.path().join("bare")).await?;
     let bytes = vec![b'x'; 700];
     let (mut publishes, mut unpublishes, mut floors) = (vec![], vec![], vec![]);
-    for n in 0..100 {
+    for n in 0..count {
         let volume = one.create(&format!("bench-{n}"), MIB, BLOCK).await?;
+        tokio::time::sleep(pause).await;
         let begin = Instant::now();
         identity.probe(wire::ProbeRequest {}).await?;
         let call = begin.elapsed();
         floors.push(call + commit(&bare, &volume.volume_id, &bytes)?);
+        tokio::time::sleep(pause).await;
         let begin = Instant::now();
         one.publish(&volume, "worker-1", BLOCK, false).await?;
         publishes.push(begin.elapsed());
+        tokio::time::sleep(pause).await;
         let begin = Instant::now();
         one.unpublish(&volume.volume_id, "worker-1").await?;
         unpublishes.push(begin.elapsed());
@@ -54,8 +64,8 @@ async fn publish_and_unpublish() -> Result<Vec<Row>> {
         Row { what: what.to_owned(), measured: shown(time), beside, ratio: Some(ratio(time, floor)), goal }
     };
     Ok(vec![
-        row("`ControllerPublishVolume` over the socket", publishes, Some(1.5)),
-        row("`ControllerUnpublishVolume` over the socket", unpublishes, None),
+        row(&format!("`ControllerPublishVolume` over the socket{how}"), publishes, Some(1.5)),
+        row(&format!("`ControllerUnpublishVolume` over the socket{how}"), unpublishes, None),
     ])
 }
 
