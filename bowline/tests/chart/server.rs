@@ -125,9 +125,12 @@ async fn a_node_plugin_takes_its_taint_off_its_own_node_and_can_do_nothing_else(
         let told = lab.try_kubectl(&[&kubeconfig, "patch", "node", node, "--type=merge", "--patch", patch]);
         told.is_err_and(|told| told.contains(why))
     };
-    let annotation = r#"{"metadata":{"annotations":{"x":"y"}}}"#;
+    let mut tries = 0;
     wait_for("the policy to be in force", PATIENCE, || {
-        is_refused("worker-2", annotation, "may change nothing but taints").then_some(())
+        // Another one each time: one that came through before would change nothing when it comes again.
+        tries += 1;
+        let annotation = format!(r#"{{"metadata":{{"annotations":{{"x":"{tries}"}}}}}}"#);
+        is_refused("worker-2", &annotation, "may change nothing but taints").then_some(())
     });
     for (node, patch, why) in [
         ("worker-2", r#"{"metadata":{"labels":{"a":"b"}}}"#, "nothing but taints"),
