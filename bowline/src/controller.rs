@@ -178,7 +178,13 @@ async fn lead(
         connections,
         adopter: adopter.clone(),
     }));
-    beside.spawn(wishes::run(client.clone(), store, catalog.clone(), running.speaker.clone()));
+    beside.spawn(wishes::run(
+        client.clone(),
+        store,
+        catalog.clone(),
+        Arc::clone(&running.pvs),
+        running.speaker.clone(),
+    ));
     beside.spawn(renew(args.clone(), client));
     standby.end().await?;
     let server = Server::bind(&args.csi, Limits::default())

@@ -59,14 +59,29 @@ pub struct Parts {
     pub adopter: Adopter,
 }
 
-/// Under which address each target is connected.
+/// The targets that are connected.
 #[derive(Default)]
-pub struct Connections(HashMap<TargetId, (String, Arc<AgentClient>)>);
+pub struct Connections(HashMap<TargetId, Connection>);
+
+#[derive(Clone)]
+struct Connection {
+    agent: Arc<AgentClient>,
+    address: String,
+    /// Of which storage its object said that it is when it was connected.
+    installation: String,
+}
+
+impl Connection {
+    /// Whether it is what the object asks for. Somebody who replaced the storage empties what is remembered of it.
+    fn is_of(&self, object: &Target) -> bool {
+        self.address == object.spec.address && self.installation == installation(object)
+    }
+}
 
 impl Connections {
     /// The targets.
     pub fn targets(&self) -> Vec<Arc<dyn Provision>> {
-        self.0.values().map(|(_, agent)| Arc::clone(agent) as Arc<dyn Provision>).collect()
+        self.0.values().map(|one| Arc::clone(&one.agent) as Arc<dyn Provision>).collect()
     }
 }
 
@@ -121,7 +136,7 @@ pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Connections,
         let place = Place::Tls { address: object.spec.address.clone(), files: tls.clone() };
         let settings = ClientSettings { short: FIRST, ..ClientSettings::default() };
         match connect(client, object, &id, place, settings).await {
-            Ok(agent) => Some((id, (object.spec.address.clone(), Arc::new(agent)))),
+            Ok(connection) => Some((id, connection)),
             Err(error) => {
                 tracing::warn!(target = %id, %error, "not connected yet");
                 None
@@ -144,10 +159,10 @@ async fn connect(
     id: &TargetId,
     place: Place,
     settings: ClientSettings,
-) -> Result<AgentClient, TargetFailure> {
+) -> Result<Connection, TargetFailure> {
     let agent = AgentClient::connect(place, Some(id), settings).await?;
-    let known = installation(object);
-    agent.must_be(known)?;
+    let mut known = installation(object).to_owned();
+    agent.must_be(&known)?;
     if known != agent.installation() {
         // With what was read: somebody else may have remembered another by now.
         let patch = serde_json::json!({
@@ -155,11 +170,14 @@ async fn connect(
             "status": { "installation": agent.installation() },
         });
         let api: Api<Target> = Api::all(client.clone());
-        api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+        let written = api
+            .patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
             .await
             .map_err(Box::new)?;
+        // Nothing, where the definition of the kind is older than this program.
+        known = installation(&written).to_owned();
     }
-    Ok(agent)
+    Ok(Connection { agent: Arc::new(agent), address: object.spec.address.clone(), installation: known })
 }
 
 /// The target that a node's own agent serves.
@@ -237,23 +255,18 @@ impl Context {
         }
         self.catalog.drain_target(&id, target.spec.drain);
         let held = self.connections().0.get(&id).cloned();
-        // Somebody who replaced the storage empties what is remembered of it.
-        let is_still = |(address, agent): &(String, Arc<AgentClient>)| {
-            *address == target.spec.address && installation(target) == agent.installation()
-        };
-        let agent = match held.filter(is_still) {
-            Some((_, agent)) => agent,
+        let agent = match held.filter(|held| held.is_of(target)) {
+            Some(held) => held.agent,
             None => {
-                let address = target.spec.address.clone();
-                let place = Place::Tls { address: address.clone(), files: self.tls.clone() };
-                let agent =
-                    Arc::new(connect(&self.client, target, &id, place, ClientSettings::default()).await?);
-                tracing::info!(target = %id, %address, "connected");
+                let place = Place::Tls { address: target.spec.address.clone(), files: self.tls.clone() };
+                let connection = connect(&self.client, target, &id, place, ClientSettings::default()).await?;
+                let agent = Arc::clone(&connection.agent);
+                tracing::info!(target = %id, address = connection.address, "connected");
                 // What did not work now is tried again by itself.
                 if let Err(error) = self.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await {
                     tracing::warn!(target = %id, %error, "not compared with the ledgers yet");
                 }
-                self.connections().0.insert(id, (address, Arc::clone(&agent)));
+                self.connections().0.insert(id, connection);
                 self.adopter.target_came();
                 agent
             }
@@ -275,7 +288,6 @@ impl Context {
             capacity: shown(|one| one.total, &before.capacity),
             free: shown(|one| one.available, &before.free),
             version: agent.version().to_owned(),
-            installation: agent.installation().to_owned(),
             conditions: vec![Condition::new(
                 TargetStatus::REACHABLE,
                 answers.is_ok(),
@@ -292,7 +304,8 @@ impl Context {
             return Ok(());
         }
         let api: Api<Target> = Api::all(self.client.clone());
-        let patch = serde_json::json!({ "status": status });
+        // Of which storage it is was written when it was connected; somebody may have emptied it since.
+        let patch = serde_json::json!({ "status": TargetStatus { installation: String::new(), ..status } });
         api.patch_status(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch))
             .await
             .map_err(Box::new)?;

@@ -82,7 +82,7 @@ impl bowline_web::Adopt for Adopter {
     }
 }
 
-/// A volume to be adopted, and what is known of its target.
+/// A volume to be adopted, and the tickets of those who have it.
 type Chosen = (Volume, Vec<Ticket>);
 
 impl Inner {
@@ -107,9 +107,11 @@ impl Inner {
         for (volume, ticket) in tickets {
             by_volume.entry(volume).or_default().push(ticket);
         }
-        let take = |volume: Volume| (by_volume.remove(&volume.id).unwrap_or_default(), volume);
-        let chosen: Vec<Chosen> =
-            volumes.into_iter().map(take).map(|(tickets, volume)| (volume, tickets)).collect();
+        let with_tickets = |volume: Volume| {
+            let tickets = by_volume.remove(&volume.id).unwrap_or_default();
+            (volume, tickets)
+        };
+        let chosen: Vec<Chosen> = volumes.into_iter().map(with_tickets).collect();
         // What is left are tickets for volumes that are known: the attacher files them.
         known.extend(by_volume.into_keys());
         self.adopt_all(chosen, &mut report).await;

@@ -196,7 +196,7 @@ impl Inner {
         }
         let (kind, sentence) = (verdict.reason(), verdict.sentence(ticket));
         // Of a node that is lost, "attached" is taken back by deleting the object, and by nothing else: kube-controller-manager takes an
-        // object that says "not attached" for detached already, asks for the next node, and never deletes this one.
+        // object that says "not attached" for detached already, asks for the next node, and was not seen to delete this one.
         let known = !matches!(verdict, Verdict::NodeOutOfService { .. } | Verdict::NodeGone { .. });
         self.refuse(name, object, Refusal { kind, sentence, need, known, next }).await
     }

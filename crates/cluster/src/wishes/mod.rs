@@ -24,6 +24,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attacher::PersistentVolumes;
 use crate::desk::{self, Clerk};
 use crate::events::{Remark, Speaker};
 
@@ -89,12 +90,19 @@ struct Context {
     client: Client,
     store: Arc<KubeStore>,
     catalog: Catalog,
+    pvs: Arc<PersistentVolumes>,
     speaker: Speaker,
 }
 
 /// Grants wishes until it is dropped. Only the leader runs this.
-pub async fn run(client: Client, store: Arc<KubeStore>, catalog: Catalog, speaker: Speaker) {
-    let context = Arc::new(Context { client: client.clone(), store, catalog, speaker });
+pub async fn run(
+    client: Client,
+    store: Arc<KubeStore>,
+    catalog: Catalog,
+    pvs: Arc<PersistentVolumes>,
+    speaker: Speaker,
+) {
+    let context = Arc::new(Context { client: client.clone(), store, catalog, pvs, speaker });
     let volumes = desk::serve(Api::<Volume>::all(client.clone()), Grants(Arc::clone(&context)), AGAIN);
     let snapshots = desk::serve(Api::<Snapshot>::all(client.clone()), Grants(Arc::clone(&context)), AGAIN);
     let tickets = desk::serve(Api::<VolumeAttachment>::all(client), Grants(context), AGAIN);
@@ -178,7 +186,7 @@ impl Context {
             }
             Wish::Delete(id, Begun(begun)) => {
                 if !begun {
-                    spared::volume(&self.client, &id).await?;
+                    spared::volume(&self.client, &self.pvs.known, &id).await?;
                 }
                 self.catalog.delete_volume(&id, WAIT).await.map_err(refused)
             }

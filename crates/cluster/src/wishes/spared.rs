@@ -3,7 +3,8 @@
 //! Deleting the definition of a kind (`kubectl delete -f` of the manifests does) deletes every object of it; and somebody who tidies up
 //! objects may not know that a claim lives on one of them.
 //!
-//! **Guarantees.** All of it is asked of the API server just now. What cannot be asked spares the data.
+//! **Guarantees.** Data goes only after all of it was asked of the API server just now. What cannot be asked spares the data, and so does a
+//! PersistentVolume that is known, without a question: many objects that are deleted at once shall not list everything again and again.
 
 use bowline_api::keys::DRIVER;
 use bowline_api::{Snapshot, Volume};
@@ -16,23 +17,30 @@ use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
 use super::WishFailure;
-use crate::pv::Pv;
+use crate::pv::{Pv, Pvs};
 
 /// So many objects are asked for at once.
 const PAGE: u32 = 500;
 
 /// Whether a volume whose object was deleted may go.
-pub(super) async fn volume(client: &Client, id: &VolumeId) -> Result<(), WishFailure> {
+pub(super) async fn volume(client: &Client, known: &Pvs, id: &VolumeId) -> Result<(), WishFailure> {
+    if let Some(pv) = known.of_volume(id.as_str()).first() {
+        return Err(stands(&pv.name));
+    }
     definition::<Volume>(client).await?;
     let all: Api<PersistentVolume> = Api::all(client.clone());
     let stands_for = |object: &PersistentVolume| Pv::of(object).is_some_and(|pv| pv.handle == id.as_str());
     match first(&all, stands_for).await {
         Ok(None) => Ok(()),
-        Ok(Some(name)) => Err(WishFailure::Spared(format!(
-            "PersistentVolume {name} stands for it; delete its claim, or the PersistentVolume if nothing needs it"
-        ))),
+        Ok(Some(name)) => Err(stands(&name)),
         Err(error) => Err(unknown("PersistentVolumes", &error)),
     }
+}
+
+fn stands(pv: &str) -> WishFailure {
+    WishFailure::Spared(format!(
+        "PersistentVolume {pv} stands for it; delete its claim, or the PersistentVolume if nothing needs it"
+    ))
 }
 
 /// Whether a snapshot whose object was deleted may go.
