@@ -17,6 +17,7 @@ mod hold;
 mod id;
 mod ledger;
 mod mode;
+mod nvme;
 mod observed;
 mod ticket;
 mod verdict;
@@ -29,6 +30,7 @@ pub use hold::{FenceReason, Hold, Phase};
 pub use id::{GroupSnapshotId, IdError, NodeId, Slot, SnapshotId, TargetId, TicketId, VolumeId};
 pub use ledger::{Ledger, LedgerError, Migration, State, SubmitError};
 pub use mode::{Mode, Share};
+pub use nvme::{NQN_PREFIX, NvmeNames};
 pub use observed::{
     Answer, Contact, MigrationTimeout, NodeFacts, NodeState, Observed, Outcome, Room, TicketFacts,
     VolumeFacts,

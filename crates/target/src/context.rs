@@ -1,7 +1,8 @@
 //! What a node is told about a grant: the publish context, typed.
 
-use bowline_core::{Epoch, IdError, NodeId, TargetId};
+use bowline_core::{Epoch, IdError, NodeId, NvmeNames, TargetId};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// Which target holds the volume.
 pub const TARGET: &str = "bowline.storage/target";
@@ -11,6 +12,17 @@ pub const NODE: &str = "bowline.storage/node";
 pub const EPOCH: &str = "bowline.storage/epoch";
 /// `rw` or `ro`.
 pub const ACCESS: &str = "bowline.storage/access";
+
+/// The subsystem that exports the volume over NVMe/TCP for this grant; with it come the four keys below.
+pub const NQN: &str = "bowline.storage/nqn";
+/// As whom the node must log in.
+pub const HOST_NQN: &str = "bowline.storage/host-nqn";
+/// As whom the node must log in, as a UUID.
+pub const HOST_ID: &str = "bowline.storage/host-id";
+/// The UUID of the volume's namespace.
+pub const NAMESPACE: &str = "bowline.storage/namespace-uuid";
+/// Where the target listens: one address with its port, or several with commas between.
+pub const ADDRESSES: &str = "bowline.storage/addresses";
 
 /// What every target tells a node about a grant; a target may add keys of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +93,58 @@ impl GrantContext {
     }
 }
 
+/// What a target that exports over NVMe/TCP tells a node besides.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NvmeContext {
+    /// What the grant is called on the fabric.
+    pub names: NvmeNames,
+    /// Where the target listens; at least one.
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl NvmeContext {
+    /// As the map that travels.
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        let Self { names, addresses } = self;
+        let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+        let pairs = [
+            (NQN, names.subsystem.clone()),
+            (HOST_NQN, names.host.clone()),
+            (HOST_ID, names.host_id.clone()),
+            (NAMESPACE, names.namespace.clone()),
+            (ADDRESSES, addresses.join(",")),
+        ];
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    /// From a map that travelled; `None` if the target does not export over NVMe/TCP.
+    pub fn parse<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<Option<Self>, ContextError> {
+        if get(NQN).is_none() {
+            return Ok(None);
+        }
+        let wrong = |key, must| ContextError::Value { key, must };
+        // They become words of a command to the kernel, with commas between.
+        let word = |key: &'static str| {
+            let value = get(key).ok_or(ContextError::Missing(key))?;
+            let plain = |c: char| c.is_ascii_graphic() && !matches!(c, ',' | '=' | '/');
+            let good = !value.is_empty() && value.len() <= 223 && value.chars().all(plain);
+            good.then(|| value.to_owned())
+                .ok_or(wrong(key, "1 to 223 printable characters without ',', '=' and '/'"))
+        };
+        let addresses = get(ADDRESSES).ok_or(ContextError::Missing(ADDRESSES))?;
+        let addresses: Result<Vec<SocketAddr>, _> = addresses.split(',').map(str::parse).collect();
+        let addresses =
+            addresses.map_err(|_| wrong(ADDRESSES, "addresses with ports, with commas between"))?;
+        let names = NvmeNames {
+            subsystem: word(NQN)?,
+            host: word(HOST_NQN)?,
+            host_id: word(HOST_ID)?,
+            namespace: word(NAMESPACE)?,
+        };
+        Ok(Some(Self { names, addresses }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +190,40 @@ mod tests {
             };
             let error = parse(&map).unwrap_err().to_string();
             assert!(error.starts_with(why), "{error}");
+        }
+    }
+
+    fn nvme() -> NvmeContext {
+        let context = context();
+        let volume = bowline_core::VolumeId::new("v1").unwrap();
+        let names = NvmeNames::new("storage", &volume, &context.node, context.epoch);
+        NvmeContext {
+            names,
+            addresses: vec!["10.0.0.1:4420".parse().unwrap(), "[fd00::1]:4420".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_the_fabric_is_understood() {
+        let map = nvme().to_map();
+        assert_eq!(NvmeContext::parse(|key| map.get(key).map(String::as_str)), Ok(Some(nvme())));
+        assert_eq!(NvmeContext::parse(|_| None), Ok(None), "another kind of target");
+    }
+
+    #[test]
+    fn what_would_say_more_to_the_kernel_than_a_name_is_refused() {
+        for (key, value) in [
+            (NQN, "nqn.a,hostnqn=nqn.b"),
+            (HOST_NQN, "nqn.a\nnqn=b"),
+            (HOST_ID, ""),
+            (NAMESPACE, "../x"),
+            (ADDRESSES, "10.0.0.1"),
+            (ADDRESSES, ""),
+        ] {
+            let mut map = nvme().to_map();
+            map.insert(key.to_owned(), value.to_owned());
+            let error = NvmeContext::parse(|key| map.get(key).map(String::as_str)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("publish_context[{key}] must be ")), "{error}");
         }
     }
 }

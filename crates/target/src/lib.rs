@@ -13,7 +13,7 @@ pub mod file;
 mod provision;
 
 pub use backing::{BackingError, BackingFiles};
-pub use context::{ContextError, GrantContext};
+pub use context::{ContextError, GrantContext, NvmeContext};
 pub use provision::{
     Capacity, Cut, Item, NewVolume, Progress, Provision, ProvisionError, Sizes, Source, StoredSnapshot,
     StoredVolume,

@@ -1,0 +1,141 @@
+//! What one grant is called on an NVMe fabric. Derived from the grant alone, so that whoever knows the grant knows the names.
+
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+use crate::{Epoch, NodeId, VolumeId};
+
+/// How the name of every subsystem that Bowline exports begins. Nothing that begins otherwise is ever touched.
+pub const NQN_PREFIX: &str = "nqn.2026-01.storage.bowline:";
+
+/// The longest volume id that stands in a name as it is: a whole name has at most 223 bytes.
+const PLAIN: usize = 100;
+
+/// The names of one grant.
+///
+/// The epoch is in all of them: a node that is let in again gets a new disk, never another path to the old one, on which
+/// blocks of its earlier time may still wait to be written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NvmeNames {
+    /// The subsystem that exports the volume for this grant and no other.
+    pub subsystem: String,
+    /// As whom the node must log in. Goes with `host_id` one to one, as newer kernels insist.
+    pub host: String,
+    /// As whom the node must log in, as a UUID.
+    pub host_id: String,
+    /// The namespace's UUID.
+    pub namespace: String,
+}
+
+impl NvmeNames {
+    /// The names of a grant of a volume that lies on the storage called `installation`.
+    pub fn new(installation: &str, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Self {
+        // Neither an id nor an installation contains a '/', so the parts cannot run into each other.
+        let grant = format!("{installation}/{volume}/{node}/{epoch}");
+        let host_id = uuid("host", &grant);
+        Self {
+            subsystem: format!("{}e{epoch}", subsystems_of(installation, volume)),
+            host: format!("nqn.2014-08.org.nvmexpress:uuid:{host_id}"),
+            host_id,
+            namespace: uuid("namespace", &grant),
+        }
+    }
+
+    /// The epoch in the name of a subsystem, if it exports this volume.
+    pub fn epoch(installation: &str, volume: &VolumeId, subsystem: &str) -> Option<Epoch> {
+        let digits = subsystem.strip_prefix(&subsystems_of(installation, volume))?.strip_prefix('e')?;
+        let epoch = Epoch::new(digits.parse().ok()?);
+        // Other spellings of the same number are not ours.
+        (epoch.to_string() == digits).then_some(epoch)
+    }
+}
+
+/// How the names of all subsystems of a volume begin.
+fn subsystems_of(installation: &str, volume: &VolumeId) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let volume = volume.as_str();
+    if volume.len() <= PLAIN && volume.chars().all(plain) {
+        return format!("{NQN_PREFIX}{installation}:{volume}:");
+    }
+    // A ',' would end the name where a node connects, a ':' would end the id. '~' is in no id that stands as it is.
+    format!("{NQN_PREFIX}{installation}:~{}:", hex(&digest("volume", volume)))
+}
+
+fn digest(what: &str, of: &str) -> [u8; 16] {
+    let all = Sha256::digest(format!("bowline/{what}/{of}"));
+    let mut half = [0; 16];
+    half.iter_mut().zip(all.iter()).for_each(|(to, from)| *to = *from);
+    half
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A UUID of version 8, the one for rules of one's own.
+fn uuid(what: &str, of: &str) -> String {
+    let mut bytes = digest(what, of);
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let text = hex(&bytes);
+    let part = |range| text.get(range).unwrap_or_default();
+    format!("{}-{}-{}-{}-{}", part(0..8), part(8..12), part(12..16), part(16..20), part(20..32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORAGE: &str = "0123456789abcdef0123456789abcdef";
+
+    fn names(volume: &str, node: &str, epoch: u64) -> NvmeNames {
+        let (volume, node) = (VolumeId::new(volume).unwrap(), NodeId::new(node).unwrap());
+        NvmeNames::new(STORAGE, &volume, &node, Epoch::new(epoch))
+    }
+
+    #[test]
+    fn the_names_of_a_grant_look_like_this_for_ever() {
+        insta::assert_debug_snapshot!(names("pvc-4f2a", "worker-1", 7), @r#"
+        NvmeNames {
+            subsystem: "nqn.2026-01.storage.bowline:0123456789abcdef0123456789abcdef:pvc-4f2a:e7",
+            host: "nqn.2014-08.org.nvmexpress:uuid:1b2b64c9-a30e-8c21-bf65-f074a3e06c81",
+            host_id: "1b2b64c9-a30e-8c21-bf65-f074a3e06c81",
+            namespace: "3a6e169d-dd35-8ed9-aa8e-a9df274f8cc7",
+        }
+        "#);
+    }
+
+    #[test]
+    fn no_two_grants_share_a_name() {
+        let one = names("a", "n", 1);
+        for other in [names("a", "n", 2), names("b", "n", 1), names("a", "m", 1)] {
+            assert!(
+                one.host != other.host && one.host_id != other.host_id && one.namespace != other.namespace
+            );
+        }
+        assert_ne!(one.subsystem, names("a", "n", 2).subsystem);
+        assert_ne!(one.subsystem, names("b", "n", 1).subsystem);
+    }
+
+    #[test]
+    fn a_subsystem_is_known_by_its_volume_and_no_other() {
+        for volume in ["a", "a,b", "a:e1", &"v".repeat(128), "~a"] {
+            let subsystem = names(volume, "n", 12).subsystem;
+            assert!(subsystem.len() <= 223 && !subsystem.contains(','), "{subsystem}");
+            let id = VolumeId::new(volume).unwrap();
+            assert_eq!(NvmeNames::epoch(STORAGE, &id, &subsystem), Some(Epoch::new(12)), "{volume}");
+            for other in ["b", "a:e1:", "av"] {
+                let other = VolumeId::new(other).unwrap();
+                assert_eq!(NvmeNames::epoch(STORAGE, &other, &subsystem), None, "{volume}");
+            }
+            for wrong in
+                [format!("{subsystem} "), format!("x{subsystem}"), subsystem.replace(":e12", ":e012")]
+            {
+                assert_eq!(NvmeNames::epoch(STORAGE, &id, &wrong), None, "{wrong}");
+            }
+        }
+    }
+}
