@@ -6,6 +6,7 @@
 //! without a process.
 
 pub mod agent;
+pub mod agents;
 pub mod args;
 pub mod client;
 mod command;
@@ -30,6 +31,7 @@ use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::args::{Cli, Command, Format};
 use crate::client::{Said, Way};
@@ -52,6 +54,7 @@ pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    bowline_host::memory::use_few_pools();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return ended(Err(Failure::failed(format!("no threads can be started: {error}")))),
@@ -59,7 +62,21 @@ pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
     ended(runtime.block_on(dispatch(cli, data_from)))
 }
 
+/// How often memory that is free is given back by a process that stays.
+const GIVE_BACK: Duration = Duration::from_secs(30);
+
+async fn give_back() {
+    loop {
+        tokio::time::sleep(GIVE_BACK).await;
+        let _ = tokio::task::spawn_blocking(bowline_host::memory::give_back).await;
+    }
+}
+
 async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failure> {
+    if matches!(cli.command, Command::Up(_) | Command::Node(_) | Command::Controller(_) | Command::Target(_))
+    {
+        tokio::spawn(give_back());
+    }
     match cli.command {
         Command::Up(args) => {
             log::init();

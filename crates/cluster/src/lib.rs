@@ -56,6 +56,7 @@ pub mod lease;
 pub mod led;
 mod mirror;
 mod nodes;
+mod packed;
 mod pause;
 mod pv;
 pub mod review;

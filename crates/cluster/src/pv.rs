@@ -2,11 +2,14 @@
 
 use bowline_api::keys::{ANNOTATIONS, DRIVER, EARLIER_ANNOTATIONS};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::packed::Packed;
 
 /// A PersistentVolume of this driver.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pv {
     /// Its name; empty for a volume that is written into its VolumeAttachment.
     pub name: String,
@@ -64,6 +67,11 @@ impl Pv {
     }
 }
 
+struct Kept {
+    handle: String,
+    pv: Packed<Pv>,
+}
+
 /// All of them, by name and by volume. What is not here may exist all the same.
 #[derive(Default)]
 pub(crate) struct Pvs {
@@ -72,8 +80,9 @@ pub(crate) struct Pvs {
 
 #[derive(Default)]
 struct Known {
-    by_name: HashMap<String, Arc<Pv>>,
-    by_handle: HashMap<String, BTreeSet<String>>,
+    by_name: HashMap<String, Kept>,
+    /// Nearly always one.
+    by_handle: HashMap<String, Vec<String>>,
 }
 
 impl Pvs {
@@ -82,25 +91,27 @@ impl Pvs {
     }
 
     pub(crate) fn insert(&self, pv: Pv) {
+        let packed = Packed::new(&pv);
         let mut known = self.lock();
         known.forget(&pv.name);
-        known.by_handle.entry(pv.handle.clone()).or_default().insert(pv.name.clone());
-        known.by_name.insert(pv.name.clone(), Arc::new(pv));
+        let Some(packed) = packed else { return };
+        known.by_handle.entry(pv.handle.clone()).or_default().push(pv.name.clone());
+        known.by_name.insert(pv.name, Kept { handle: pv.handle, pv: packed });
     }
 
     pub(crate) fn remove(&self, name: &str) {
         self.lock().forget(name);
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<Pv>> {
-        self.lock().by_name.get(name).cloned()
+    pub(crate) fn get(&self, name: &str) -> Option<Pv> {
+        self.lock().by_name.get(name)?.pv.open()
     }
 
     /// Those of one volume; there may be several, where somebody has made them by hand.
-    pub(crate) fn of_volume(&self, handle: &str) -> Vec<Arc<Pv>> {
+    pub(crate) fn of_volume(&self, handle: &str) -> Vec<Pv> {
         let known = self.lock();
         let names = known.by_handle.get(handle).into_iter().flatten();
-        names.filter_map(|name| known.by_name.get(name).cloned()).collect()
+        names.filter_map(|name| known.by_name.get(name)?.pv.open()).collect()
     }
 }
 
@@ -108,7 +119,7 @@ impl Known {
     fn forget(&mut self, name: &str) {
         let Some(old) = self.by_name.remove(name) else { return };
         if let Some(names) = self.by_handle.get_mut(&old.handle) {
-            names.remove(name);
+            names.retain(|one| one != name);
             if names.is_empty() {
                 self.by_handle.remove(&old.handle);
             }

@@ -1,4 +1,4 @@
-//! The kernel calls that no library wraps, each as one safe function. All the `unsafe` of this crate is here.
+//! The kernel calls that no library wraps, each as one safe function. All the `unsafe` of this crate is here and in `memory.rs`.
 //!
 //! Numbers and layouts are those of `linux/loop.h`, `linux/fs.h` and `linux/mount.h`; they are the same on
 //! every architecture Linux runs on with 64-bit pointers.

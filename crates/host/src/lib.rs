@@ -21,6 +21,7 @@ pub mod holders;
 mod host;
 mod ioctl;
 pub mod loopdev;
+pub mod memory;
 pub mod mount;
 pub mod mountinfo;
 pub mod options;

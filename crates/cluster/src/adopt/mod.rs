@@ -32,7 +32,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::attacher::{Source, source};
 use crate::pv::Pv;
+use plan::is_in_use;
 
 /// Why nothing could be adopted. What was written before stays, and running it again goes on.
 #[derive(Debug, thiserror::Error)]
@@ -82,22 +84,36 @@ pub async fn find(
     counts: impl Fn(&Volume) -> bool,
 ) -> Result<Found, AdoptError> {
     let mut found = Found::default();
-    for (_, volume) in read::<Volume>(store).await? {
+    read(store, |_, volume: Volume| {
         if counts(&volume) {
             found.volumes.insert(volume.id);
         }
-    }
-    for (name, ledger) in read::<Ledger>(store).await? {
-        if let Ok(volume) = VolumeId::new(&name) {
+    })
+    .await?;
+    // Of those that are known and in use nothing is adopted, whatever others say. They are nearly all, at every start but the first, so nothing more
+    // is kept of them than their names.
+    let mut in_use = BTreeSet::new();
+    read(store, |name, ledger: Ledger| {
+        let Ok(volume) = VolumeId::new(name) else { return };
+        if found.volumes.contains(&volume) && is_in_use(&ledger) {
+            found.owners.extend(ledger.tickets().values().map(|ticket| ticket.owner.clone()));
+            in_use.insert(volume);
+        } else {
             found.ledgers.insert(volume, ledger);
         }
-    }
-    let Found { pvs, attachments, node_ids, .. } = &mut found;
-    let volumes =
-        for_each(Api::<PersistentVolume>::all(client.clone()), |object| pvs.extend(Pv::of(&object)));
-    let wishes = for_each(Api::<VolumeAttachment>::all(client.clone()), |mut object: VolumeAttachment| {
-        object.metadata.managed_fields = None;
-        attachments.push(object);
+    })
+    .await?;
+    let Found { pvs, attachments, node_ids, settled, .. } = &mut found;
+    let mut is_settled = |pv: &Pv| {
+        let id = VolumeId::new(&pv.handle).ok().filter(|id| in_use.contains(id));
+        id.map(|id| settled.insert(id)).is_some()
+    };
+    let mut passed = BTreeSet::new();
+    let volumes = for_each(Api::<PersistentVolume>::all(client.clone()), |object| match Pv::of(&object) {
+        Some(pv) if is_settled(&pv) => {
+            passed.insert(pv.name);
+        }
+        found => pvs.extend(found),
     });
     let nodes = for_each(Api::<CSINode>::all(client.clone()), |object| {
         let driver = object.spec.drivers.iter().find(|driver| driver.name == DRIVER);
@@ -105,7 +121,19 @@ pub async fn find(
             node_ids.insert(object.name_any(), id);
         }
     });
-    futures::try_join!(volumes, wishes, nodes)?;
+    futures::try_join!(volumes, nodes)?;
+    for_each(Api::<VolumeAttachment>::all(client.clone()), |mut object: VolumeAttachment| {
+        let settled = match source(&object) {
+            Ok(Source::Named(pv)) => passed.contains(pv),
+            Ok(Source::Inline(pv)) => is_settled(&pv),
+            Err(_) => false,
+        };
+        if !settled && object.spec.attacher == DRIVER {
+            object.metadata.managed_fields = None;
+            attachments.push(object);
+        }
+    })
+    .await?;
     ask_targets(&mut found, targets).await;
     Ok(found)
 }
@@ -184,16 +212,16 @@ pub async fn execute(store: &dyn Store, adoption: &Adoption, now: Timestamp) -> 
     Ok(())
 }
 
-async fn read<R: Record>(store: &dyn Store) -> Result<Vec<(String, R)>, AdoptError> {
-    let (mut records, mut after) = (Vec::new(), None);
+async fn read<R: Record>(store: &dyn Store, mut visit: impl FnMut(&str, R)) -> Result<(), AdoptError> {
+    let mut after = None;
     loop {
         let page = store.recall(R::KIND, after.as_deref(), PAGE as usize).await?;
         for entry in page.entries {
-            records.push((entry.key.name, record::decode(&entry.value)?));
+            visit(&entry.key.name, record::decode(&entry.value)?);
         }
         after = page.next;
         if after.is_none() {
-            return Ok(records);
+            return Ok(());
         }
     }
 }

@@ -3,7 +3,7 @@
 use bowline_api::keys::{ANNOTATIONS, ATTACHED_NODE, DRIVER, EARLIER_ANNOTATIONS};
 use bowline_controller::csi::{FS, ticket_of};
 use bowline_controller::{Settings, Use, Volume, VolumeState};
-use bowline_core::{FsType, Ledger, NodeId, Slot, TargetId, Ticket, Timestamp, VolumeId};
+use bowline_core::{FsType, Ledger, NodeId, Owner, Slot, TargetId, Ticket, Timestamp, VolumeId};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,11 +16,16 @@ use crate::pv::Pv;
 pub struct Found {
     /// The volumes that have a record already.
     pub volumes: BTreeSet<VolumeId>,
-    /// The ledgers that are there already.
+    /// The ledgers that are there already, of volumes that are not settled.
     pub ledgers: BTreeMap<VolumeId, Ledger>,
+    /// The volumes that have a record and somebody in their ledger, as far as a PersistentVolume or a VolumeAttachment names them: nothing more is
+    /// said of them here.
+    pub settled: BTreeSet<VolumeId>,
+    /// Who owns the tickets in the ledgers of all that are.
+    pub owners: Vec<Owner>,
     /// The PersistentVolumes of this driver.
     pub pvs: Vec<Pv>,
-    /// The VolumeAttachments of Kubernetes, whoever's.
+    /// The VolumeAttachments of Kubernetes.
     pub attachments: Vec<VolumeAttachment>,
     /// The driver's name for each node, from CSINode.
     pub node_ids: BTreeMap<String, NodeId>,
@@ -97,7 +102,7 @@ impl Attached<'_> {
 
 /// Decides what to adopt. A ledger with anybody in it is left alone, whatever others say: it is the record, the rest is not.
 pub fn plan(found: &Found, now: Timestamp) -> Adoption {
-    let mut adoption = Adoption::default();
+    let mut adoption = Adoption { known: found.settled.iter().cloned().collect(), ..Adoption::default() };
     let by_name: BTreeMap<&str, &Pv> = found.pvs.iter().map(|pv| (pv.name.as_str(), pv)).collect();
     let mut volumes: BTreeMap<String, (Pv, Vec<Attached<'_>>)> = BTreeMap::new();
     for pv in &found.pvs {
@@ -139,10 +144,16 @@ pub fn plan(found: &Found, now: Timestamp) -> Adoption {
     adoption
 }
 
+/// Whether somebody has it, or asks for it.
+pub(super) fn is_in_use(ledger: &Ledger) -> bool {
+    !ledger.tickets().is_empty() || !ledger.holds().is_empty()
+}
+
 fn owns_a_ticket(found: &Found, object: &VolumeAttachment) -> bool {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let owner = owner(name, object.metadata.uid.as_deref().unwrap_or_default());
-    found.ledgers.values().any(|ledger| ledger.tickets().values().any(|ticket| ticket.owner == owner))
+    let tickets = found.ledgers.values().flat_map(|ledger| ledger.tickets().values());
+    found.owners.contains(&owner) || tickets.into_iter().any(|ticket| ticket.owner == owner)
 }
 
 type Adopted = (Option<Volume>, Vec<(VolumeId, Ticket)>);
@@ -162,7 +173,7 @@ fn adopt(
         id.ok_or("its volumeHandle is no id that Bowline gives; make a volume for it and copy the data")?;
     let known = found.ledgers.get(&id);
     let volume = if found.volumes.contains(&id) { None } else { Some(record(found, taken, pv, &id, now)?) };
-    if known.is_some_and(|ledger| !ledger.tickets().is_empty() || !ledger.holds().is_empty()) {
+    if known.is_some_and(is_in_use) {
         return Ok((volume, Vec::new()));
     }
     let tickets = tickets(found, pv, attached, now)?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::status::{is_going, uid};
+use crate::packed::Packed;
 
 /// The ticket that was filed for a VolumeAttachment, or may have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +37,25 @@ pub(crate) enum Need {
     Node(String),
 }
 
+/// An object as it was last seen.
+pub(crate) struct Seen {
+    uid: String,
+    version: Option<u64>,
+    going: bool,
+    object: Packed<VolumeAttachment>,
+}
+
+impl Seen {
+    fn new(object: &VolumeAttachment) -> Option<Self> {
+        let (uid, version, going) = (uid(object).to_owned(), version(object), is_going(object));
+        Some(Self { uid, version, going, object: Packed::new(object)? })
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Entry {
-    /// As it was last seen; `None` if it does not show.
-    pub(crate) object: Option<Arc<VolumeAttachment>>,
+    /// `None` if it does not show.
+    seen: Option<Seen>,
     pub(crate) filed: Option<Filed>,
     pub(crate) standing: Option<Standing>,
     /// What the engine has told of it since then.
@@ -63,10 +79,18 @@ pub(crate) struct Entry {
     pub(crate) overtaken: Arc<Notify>,
 }
 
+impl Entry {
+    /// As it was last seen; `None` if it does not show.
+    pub(crate) fn object(&self) -> Option<Arc<VolumeAttachment>> {
+        Some(Arc::new(self.seen.as_ref()?.object.open()?))
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Book {
     entries: HashMap<String, Entry>,
-    by_volume: HashMap<VolumeId, BTreeSet<String>>,
+    /// Nearly always one, and never many.
+    by_volume: HashMap<VolumeId, Vec<String>>,
     waiting: HashMap<Need, BTreeSet<String>>,
     /// Tickets that CSI calls have filed: they belong to the VolumeAttachment of the same name, if there is one.
     strays: HashMap<String, Filed>,
@@ -113,17 +137,17 @@ impl Book {
         let stray = self.strays.remove(name);
         let entry = self.entries.entry(name.to_owned()).or_default();
         entry.gone = None;
-        if let Some(known) = &entry.object {
-            let same = uid(known) == uid(&object);
-            let older = version(&object).zip(version(known)).is_some_and(|(new, known)| new <= known);
+        if let Some(known) = &entry.seen {
+            let same = known.uid == uid(&object);
+            let older = version(&object).zip(known.version).is_some_and(|(new, known)| new <= known);
             if older {
                 return false;
             }
-            if !same || (is_going(&object) && !is_going(known)) {
+            if !same || (is_going(&object) && !known.going) {
                 entry.overtaken.notify_one();
             }
         }
-        entry.object = Some(Arc::new(object));
+        entry.seen = Seen::new(&object);
         if let (Some(stray), None) = (stray, &entry.filed) {
             self.file(name, stray);
         }
@@ -133,8 +157,8 @@ impl Book {
     /// It does not show any more.
     pub(crate) fn unsee(&mut self, name: &str) {
         if let Some(entry) = self.entries.get_mut(name) {
-            if let Some(object) = entry.object.take() {
-                entry.gone = Some(uid(&object).to_owned());
+            if let Some(seen) = entry.seen.take() {
+                entry.gone = Some(seen.uid);
             }
             entry.overtaken.notify_one();
         }
@@ -142,14 +166,14 @@ impl Book {
 
     pub(crate) fn file(&mut self, name: &str, filed: Filed) {
         self.unfile(name);
-        self.by_volume.entry(filed.volume.clone()).or_default().insert(name.to_owned());
+        self.by_volume.entry(filed.volume.clone()).or_default().push(name.to_owned());
         self.entries.entry(name.to_owned()).or_default().filed = Some(filed);
     }
 
     pub(crate) fn unfile(&mut self, name: &str) {
         let Some(filed) = self.entries.get_mut(name).and_then(|entry| entry.filed.take()) else { return };
         if let Some(names) = self.by_volume.get_mut(&filed.volume) {
-            names.remove(name);
+            names.retain(|one| one != name);
             if names.is_empty() {
                 self.by_volume.remove(&filed.volume);
             }
@@ -204,7 +228,7 @@ impl Book {
 
     /// Forgets what is gone and has no ticket.
     pub(crate) fn forget_if_done(&mut self, name: &str) {
-        if self.entries.get(name).is_some_and(|entry| entry.object.is_none() && entry.filed.is_none()) {
+        if self.entries.get(name).is_some_and(|entry| entry.seen.is_none() && entry.filed.is_none()) {
             self.needs(name, None);
             self.entries.remove(name);
         }

@@ -268,17 +268,17 @@ impl Inner {
     fn agrees(&self, name: &str) -> bool {
         let mut book = self.book();
         let Some(entry) = book.get_mut(name) else { return true };
-        let (Some(object), Some(filed), Some(standing)) = (&entry.object, &entry.filed, &entry.standing)
+        let (Some(object), Some(filed), Some(standing)) = (entry.object(), &entry.filed, &entry.standing)
         else {
             return false;
         };
         let metadata = object.status.as_ref().and_then(|status| status.attachment_metadata.as_ref());
         let told = metadata.and_then(|all| all.get(bowline_target::context::EPOCH));
-        let agrees = is_attached(object)
-            && !status::is_going(object)
-            && status::has_finalizer(object)
-            && node_id(object) == Some(filed.node.as_str())
-            && filed.uid.as_deref() == Some(status::uid(object))
+        let agrees = is_attached(&object)
+            && !status::is_going(&object)
+            && status::has_finalizer(&object)
+            && node_id(&object) == Some(filed.node.as_str())
+            && filed.uid.as_deref() == Some(status::uid(&object))
             && told.map(String::as_str) == standing.epoch.map(|epoch| epoch.to_string()).as_deref();
         if agrees {
             entry.shown = metadata.map(status::digest);

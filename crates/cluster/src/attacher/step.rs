@@ -54,7 +54,7 @@ impl Inner {
         let (object, filed) = {
             let mut book = self.book();
             let Some(entry) = book.get_mut(name) else { return Ok(Next::Rest) };
-            (entry.object.clone(), entry.filed.clone())
+            (entry.object(), entry.filed.clone())
         };
         let Some(object) = object else {
             return match filed {
@@ -229,7 +229,7 @@ impl Inner {
             next: Next::Rest,
         };
         let pv = match wish::source(object) {
-            Ok(Source::Inline(pv)) => Arc::new(*pv),
+            Ok(Source::Inline(pv)) => *pv,
             Ok(Source::Named(pv)) => match self.pv(pv).await? {
                 Some(found) => found,
                 None => {
@@ -258,11 +258,11 @@ impl Inner {
     }
 
     /// The PersistentVolume of that name. One that the watch does not show is looked for.
-    async fn pv(&self, name: &str) -> Result<Option<Arc<Pv>>, kube::Error> {
+    async fn pv(&self, name: &str) -> Result<Option<Pv>, kube::Error> {
         if let Some(known) = self.pvs.get(name) {
             return Ok(Some(known));
         }
-        Ok(self.pv_api.get_opt(name).await?.as_ref().and_then(Pv::of).map(Arc::new))
+        Ok(self.pv_api.get_opt(name).await?.as_ref().and_then(Pv::of))
     }
 
     /// Finalizer and node id, unless they are there.
@@ -321,7 +321,7 @@ impl Inner {
             return Ok(None);
         }
         let pv = match wish::source(object) {
-            Ok(Source::Inline(pv)) => Some(Arc::new(*pv)),
+            Ok(Source::Inline(pv)) => Some(*pv),
             Ok(Source::Named(pv)) => self.pv(pv).await?,
             Err(_) => None,
         };

@@ -73,6 +73,8 @@ async fn measure() -> Result<Vec<Row>> {
         let crowded = one_by_one(&site, &bare, most - SPARE).await?;
         rows.extend(crowded.beside(&alone, most));
         rows.extend(start_anew(&mut site, most).await?);
+        // What is free is given back every half minute.
+        tokio::time::sleep(Duration::from_secs(40)).await;
         rows.push(memory(&site, most)?);
     }
     say(&format!("measured in {:.0} s", begun.elapsed().as_secs_f64()));
