@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 use crate::agent::TargetArgs;
+use crate::agents::AgentAt;
 use crate::config::{Http, Ratio, TargetKind, absolute_path};
 use crate::controller::ControllerArgs;
 use crate::node::NodeArgs;
@@ -166,7 +167,8 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:\n  \
     bowline up\n  \
-    bowline up --data /tmp/try --peer worker-2 --http off")]
+    bowline up --data /tmp/try --peer worker-2 --http off\n  \
+    bowline up --target none --agent nvme-1=10.0.0.5:9460 --tls /etc/bowline/tls")]
 pub struct UpArgs {
     /// Where CSI listens; `csi.sock` in the data directory if not given.
     #[arg(long, env = "BOWLINE_CSI", value_name = "unix://PATH")]
@@ -184,9 +186,17 @@ pub struct UpArgs {
     #[arg(long, env = "BOWLINE_PEER", value_name = "NAME", value_delimiter = ',')]
     pub peer: Vec<NodeId>,
 
-    /// Where volumes are kept: `file`.
+    /// Where volumes are kept: `file` on this machine, or `none`, if there are only those of --agent.
     #[arg(long, env = "BOWLINE_TARGET", value_name = "KIND")]
     pub target: Option<TargetKind>,
+
+    /// A target on another machine, and where its `bowline target` listens; may be given several times.
+    #[arg(long, env = "BOWLINE_AGENT", value_name = "TARGET=HOST:PORT", value_delimiter = ',')]
+    pub agent: Vec<AgentAt>,
+
+    /// The directory with ca.crt, tls.crt and tls.key of this controller, for the agents.
+    #[arg(long, env = "BOWLINE_TLS", value_name = "DIR", value_parser = absolute_path)]
+    pub tls: Option<PathBuf>,
 
     /// How many volumes this node can have at once (128 if not given).
     #[arg(long, env = "BOWLINE_MAX_VOLUMES", value_name = "NUMBER")]

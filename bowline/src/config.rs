@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::agents::{AgentAt, At};
 use crate::args::UpArgs;
 use crate::kubelet::{KubeletArgs, csi_socket};
 use crate::node::NodeArgs;
@@ -35,6 +36,10 @@ pub struct Config {
     pub peers: Vec<NodeId>,
     /// Where volumes are kept.
     pub target: TargetKind,
+    /// Targets on other machines.
+    pub agents: Vec<AgentAt>,
+    /// Where the certificates for them are.
+    pub tls: Option<PathBuf>,
     /// How many volumes this node can have at once.
     pub max_volumes: u32,
     /// How much more may be promised to volumes than there is.
@@ -117,6 +122,13 @@ impl Config {
         };
         let mut peers = if args.peer.is_empty() { file.peers.unwrap_or_default() } else { args.peer };
         peers.retain(|peer| *peer != node);
+        let tls = args.tls.or(file.tls);
+        let agents = if args.agent.is_empty() {
+            file.agents.unwrap_or_default().into_iter().map(|Text(agent)| agent).collect()
+        } else {
+            args.agent
+        };
+        usable(&agents, tls.as_deref())?;
         Ok(Self {
             data: data.to_owned(),
             csi,
@@ -126,6 +138,8 @@ impl Config {
             node,
             peers,
             target: args.target.or(file.target).unwrap_or_default(),
+            agents,
+            tls,
             max_volumes: args.max_volumes.or(file.max_volumes).unwrap_or(128),
             overcommit: args.overcommit.or(file.overcommit).unwrap_or_default(),
             reserve: args.reserve.or(file.reserve).unwrap_or(Size(64 << 20)),
@@ -133,6 +147,25 @@ impl Config {
             shelves: Vec::new(),
         })
     }
+}
+
+/// Whether these can be told apart and reached.
+fn usable(agents: &[AgentAt], tls: Option<&Path>) -> Result<(), ConfigError> {
+    for (index, AgentAt { target, at }) in agents.iter().enumerate() {
+        let wrong = |error: String| Err(ConfigError::Place { path: PathBuf::from("--agent"), error });
+        if target.as_str() == crate::up::TARGET {
+            return wrong(format!(
+                "{target} is the target of this machine; call the other one something else"
+            ));
+        }
+        if agents.iter().take(index).any(|other| other.target == *target) {
+            return wrong(format!("target {target} has two agents"));
+        }
+        if let (At::Address(address), None) = (at, tls) {
+            return wrong(format!("{address} needs --tls, a directory with ca.crt, tls.crt and tls.key"));
+        }
+    }
+    Ok(())
 }
 
 /// A socket that nobody asked for by name.
@@ -208,6 +241,9 @@ pub struct FileConfig {
     peers: Option<Vec<NodeId>>,
     #[serde(deserialize_with = "text")]
     target: Option<TargetKind>,
+    agents: Option<Vec<Text<AgentAt>>>,
+    #[serde(deserialize_with = "absolute")]
+    tls: Option<PathBuf>,
     max_volumes: Option<u32>,
     overcommit: Option<Ratio>,
     reserve: Option<Size>,
@@ -233,6 +269,16 @@ impl FileConfig {
             let key = Some(error.path().to_string()).filter(|key| key != ".");
             told(error.inner(), key)
         })
+    }
+}
+
+/// A value that is written as text.
+#[derive(Clone, Debug, PartialEq)]
+struct Text<T>(T);
+
+impl<'de, T: FromStr<Err: std::fmt::Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map(Self).map_err(D::Error::custom)
     }
 }
 
@@ -302,6 +348,8 @@ pub enum TargetKind {
     /// In files of the data directory.
     #[default]
     File,
+    /// Only on other machines.
+    None,
 }
 
 impl FromStr for TargetKind {
@@ -310,7 +358,8 @@ impl FromStr for TargetKind {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "file" => Ok(Self::File),
-            other => Err(format!("{other:?} is no target; there is: file")),
+            "none" => Ok(Self::None),
+            other => Err(format!("{other:?} is no target; there are: file, none")),
         }
     }
 }
@@ -426,6 +475,28 @@ path-root = "/var/lib/kubelet"
     }
 
     #[test]
+    fn an_agent_elsewhere_needs_certificates_and_a_name_of_its_own() {
+        for (typed, told) in [
+            (&["--agent", "a=h:1", "--tls", "/tls"][..], None),
+            (&["--agent", "a=unix:///a.sock"], None),
+            (&["--agent", "a=h:1"], Some("h:1 needs --tls")),
+            (
+                &["--agent", "a=unix:///a.sock", "--agent", "a=unix:///b.sock"],
+                Some("target a has two agents"),
+            ),
+            (&["--agent", "file=unix:///a.sock"], Some("file is the target of this machine")),
+        ] {
+            let (data, args) = up(&[&["--node", "n"], typed].concat());
+            let loaded = Config::load(&data, &args).map_err(|error| error.to_string());
+            match (&loaded, told) {
+                (Ok(config), None) => assert_eq!(config.agents.len(), 1),
+                (Err(error), Some(told)) => assert!(error.contains(told), "{error}"),
+                _ => panic!("{typed:?}: {loaded:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_file_line_and_key() {
         for (text, words) in [
             ("node = \"a\"\ncolour = 1\n", &["bowline.toml:2: ", "colour", "unknown field"][..]),
@@ -437,6 +508,7 @@ path-root = "/var/lib/kubelet"
             ("http = \"here\"\n", &[":1: http: \"here\" is no address"]),
             ("path-root = \"x\"\n", &[":1: path-root: \"x\" is no absolute path"]),
             ("target = \"disk\"\n", &[":1: target: \"disk\" is no target"]),
+            ("agents = [\"a=h:1\", \"b\"]\n", &[":1: agents[1]: \"b\" is not of the form"]),
             ("peers = [\"a\", \"b c\"]\n", &[":1: peers[1]: node id"]),
             ("node = \"a\"\nnode = \"b\"\n", &[":2: ", "duplicate"]),
             ("node = \"a\"\n= 3\n", &[":2: "]),

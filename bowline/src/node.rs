@@ -57,8 +57,9 @@ pub struct NodeArgs {
 impl From<NodeArgs> for UpArgs {
     fn from(NodeArgs { csi, node, max_volumes, path_root, shelf: _, kubelet: _ }: NodeArgs) -> Self {
         let node = Some(node);
-        let (http, target, overcommit, reserve) = (None, None, None, None);
-        Self { csi, http, node, peer: vec![], target, max_volumes, overcommit, reserve, path_root }
+        let (http, target, overcommit, reserve, tls) = (None, None, None, None, None);
+        let (peer, agent) = (vec![], vec![]);
+        Self { csi, http, node, peer, target, agent, tls, max_volumes, overcommit, reserve, path_root }
     }
 }
 

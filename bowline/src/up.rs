@@ -11,6 +11,7 @@ use bowline_host::{Host, Roots};
 use bowline_node::{Devices, FileDevices, NodeService};
 use bowline_store::{RedbStore, Store};
 use bowline_target::Provision;
+use bowline_target::agent::AgentClient;
 use bowline_target::file::{FileTarget, Policy, Settings};
 use bowline_web::Api;
 use prometheus_client::registry::Registry;
@@ -19,7 +20,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
-use crate::config::Config;
+use crate::agents::Agents;
+use crate::config::{Config, TargetKind};
 use crate::notify::{self, State};
 
 /// The one target of a machine on its own.
@@ -47,9 +49,14 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     }
     let web = tokio::spawn(web.run(api.clone(), until(stop.clone())));
 
-    let (catalog, files) = open(&config, &host, &registry).await?;
-    let devices: Arc<dyn Devices> = Arc::new(FileDevices::new(Arc::clone(&host), files));
-    let devices = BTreeMap::from([(TargetId::new(TARGET)?, devices)]);
+    let agents = Agents::new(&config.agents, config.tls.as_deref(), &config.data);
+    let (connected, silent) = agents.connect().await?;
+    let (catalog, files) = open(&config, &host, &registry, connected).await?;
+    tokio::spawn(silent.go_on(catalog.clone()));
+    let mut devices: BTreeMap<TargetId, Arc<dyn Devices>> = BTreeMap::new();
+    if let Some(files) = files {
+        devices.insert(TargetId::new(TARGET)?, Arc::new(FileDevices::new(Arc::clone(&host), files)));
+    }
     let node = this_node(&config, &host, devices, &registry)?;
     let server = Server::bind(&config.csi, Limits::default())
         .await?
@@ -99,7 +106,7 @@ fn anothers(data: &Path) -> Result<Option<String>> {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let ours = matches!(
             name.as_str(),
-            "store" | "volumes" | "node" | "api.token" | "bowline.toml" | "lost+found"
+            "store" | "volumes" | "targets" | "node" | "api.token" | "bowline.toml" | "lost+found"
         );
         if !ours && !name.ends_with(".sock") {
             return Ok(Some(name));
@@ -121,24 +128,30 @@ async fn open(
     config: &Config,
     host: &Host,
     registry: &Arc<Mutex<Registry>>,
-) -> Result<(Catalog, Arc<FileTarget>)> {
+    agents: Vec<Arc<AgentClient>>,
+) -> Result<(Catalog, Option<Arc<FileTarget>>)> {
     let settings = Settings {
         id: TargetId::new(TARGET)?,
         directory: config.data.join("volumes"),
         host_name: config.node.to_string(),
         policy: Policy { overcommit: config.overcommit.percent(), reserve: config.reserve.0 },
     };
-    let (database, host) = (config.data.join("store"), host.clone());
+    let (database, host, kind) = (config.data.join("store"), host.clone(), config.target);
     // The store first: its lock says which other process has this directory.
     let (store, target) = tokio::task::spawn_blocking(move || -> Result<_> {
         let store = RedbStore::open(&database)?;
-        Ok((store, FileTarget::open(settings, host)?))
+        let target = match kind {
+            TargetKind::File => Some(FileTarget::open(settings, host)?),
+            TargetKind::None => None,
+        };
+        Ok((store, target.map(Arc::new)))
     })
     .await??;
     let store: Arc<dyn Store> = Arc::new(store);
     #[cfg(feature = "failpoints")]
     let store: Arc<dyn Store> = Arc::new(crate::steps::Stepped(store));
-    let target = Arc::new(target);
+    let mut targets: Vec<_> = target.iter().map(|target| Arc::clone(target) as Arc<dyn Provision>).collect();
+    targets.extend(agents.into_iter().map(|agent| agent as Arc<dyn Provision>));
     let known = |node: &NodeId| Node {
         id: node.clone(),
         limit: Some(config.max_volumes),
@@ -147,7 +160,7 @@ async fn open(
     };
     let catalog = Catalog::open(bowline_controller::Parts {
         store,
-        targets: vec![Arc::clone(&target) as Arc<dyn Provision>],
+        targets,
         nodes: std::iter::once(&config.node).chain(&config.peers).map(known).collect(),
         clock: Arc::new(SystemClock),
         settings: bowline_engine::Settings::default(),

@@ -4,7 +4,7 @@
 use bowline_core::{TargetId, VolumeId};
 use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
 use bowline_target::{NewVolume, Progress, Provision, Target};
-use bowline_testkit::world::{run, wait_until};
+use bowline_testkit::world::{World, run, wait_until};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -108,4 +108,58 @@ fn an_address_without_certificates_is_wrong_usage_of_the_agent() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("needs --tls"), "{said}");
+}
+
+fn agent(place: &Path, directory: &str) -> Running {
+    let child = Command::new(BOWLINE)
+        .args(["target", "--id", "far", "--host-name", "worker-1", "--http", "off", "--listen"])
+        .arg(format!("unix://{}", place.join("far.sock").display()))
+        .arg("--directory")
+        .arg(place.join(directory))
+        .stderr(std::fs::File::create(place.join(format!("{directory}.log"))).unwrap())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    Running(child)
+}
+
+#[test]
+fn a_bowline_up_uses_a_target_elsewhere_comes_up_before_it_and_knows_its_storage_again() {
+    let world = World::new(BOWLINE);
+    let far = format!("far=unix://{}", world.path("far.sock").display());
+    let up = || world.up(&["--target", "none", "--agent", &far]);
+    let say = |arguments: &[&str]| {
+        let output =
+            Command::new(BOWLINE).arg("--data").arg(world.path("data")).args(arguments).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let daemon = up();
+    let (made, said) = say(&["volume", "create", "db", "--size", "4Mi"]);
+    assert!(!made, "there is no storage yet: {said}");
+    let running = agent(&world.path(""), "first");
+    wait_until("a volume on the target that came late", || {
+        say(&["volume", "create", "db", "--size", "4Mi"]).0.then_some(())
+    });
+    assert!(say(&["volume", "show", "db"]).1.contains("far"));
+    assert!(say(&["attach", "db", "worker-1"]).0);
+    daemon.stop();
+    drop(running);
+
+    // Its own disk is not mounted, and the agent makes an empty directory. It would prove that nobody was ever let in.
+    let running = agent(&world.path(""), "second");
+    wait_until("the agent to listen", || world.path("far.sock").exists().then_some(()));
+    let daemon = up();
+    wait_until("the other storage to be refused", || {
+        world.log("worker-1").contains("from other storage than before").then_some(())
+    });
+    let (detached, said) = say(&["detach", "db", "worker-1", "--wait", "1s"]);
+    assert!(!detached && said.contains("far"), "{said}");
+    drop(running);
+
+    let _running = agent(&world.path(""), "first");
+    wait_until("the right storage to prove it", || {
+        say(&["detach", "db", "worker-1", "--wait", "1s"]).0.then_some(())
+    });
+    daemon.stop();
 }

@@ -1,0 +1,175 @@
+//! Targets elsewhere that a `bowline up` uses: found by their addresses, connected when they answer.
+//!
+//! **Guarantees.** A target is only ever the one of its name, over the storage that it had: which that is, is written down before it is told to
+//! anybody, because an agent that was started over an empty directory would prove that nobody was ever let in.
+
+use anyhow::{Context, Result};
+use bowline_controller::Catalog;
+use bowline_core::TargetId;
+use bowline_csi::Endpoint;
+use bowline_host::file::write_whole;
+use bowline_target::Provision;
+use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the start waits for an agent that does not answer; it is connected later, when it does.
+const FIRST: Duration = Duration::from_secs(5);
+/// When a connection that did not come about is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Where the agent of a target is, written `TARGET=HOST:PORT` or `TARGET=unix:///PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentAt {
+    /// The target.
+    pub target: TargetId,
+    /// Where its agent is.
+    pub at: At,
+}
+
+/// Where an agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// On another machine.
+    Address(String),
+    /// On this one.
+    Socket(PathBuf),
+}
+
+impl FromStr for AgentAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (target, at) =
+            text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form TARGET=HOST:PORT"))?;
+        let target = TargetId::new(target).map_err(|error| error.to_string())?;
+        if at.starts_with("unix:") || at.starts_with('/') {
+            let socket: Endpoint = at.parse().map_err(|error| format!("{error}"))?;
+            return Ok(Self { target, at: At::Socket(socket.path().to_owned()) });
+        }
+        let port = at.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        if !port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port != 0)) {
+            return Err(format!("{at:?} is no address; write HOST:PORT, or unix:///PATH"));
+        }
+        Ok(Self { target, at: At::Address(at.to_owned()) })
+    }
+}
+
+/// The agents of a `bowline up`.
+pub(crate) struct Agents {
+    agents: Vec<AgentAt>,
+    tls: Option<TlsFiles>,
+    /// Where it is written down of which storage each of them is.
+    known: PathBuf,
+}
+
+impl Agents {
+    pub(crate) fn new(agents: &[AgentAt], tls: Option<&Path>, data: &Path) -> Self {
+        Self { agents: agents.to_vec(), tls: tls.map(TlsFiles::new), known: data.join("targets") }
+    }
+
+    /// Connects all that answer soon; returns the others.
+    pub(crate) async fn connect(self) -> Result<(Vec<Arc<AgentClient>>, Self)> {
+        let first = ClientSettings { short: FIRST, ..ClientSettings::default() };
+        let answers = self.agents.iter().map(|agent| self.reach(agent, first.clone()));
+        let answers = futures::future::join_all(answers).await;
+        let (mut connected, mut silent) = (vec![], vec![]);
+        for (agent, answer) in self.agents.iter().zip(answers) {
+            match answer {
+                Ok(client) => connected.push(Arc::new(client)),
+                Err(error) => {
+                    tracing::warn!(target = %agent.target, error = format!("{error:#}"), "not connected yet");
+                    silent.push(agent.clone());
+                }
+            }
+        }
+        Ok((connected, Self { agents: silent, ..self }))
+    }
+
+    /// Connects the others, whenever they answer.
+    pub(crate) async fn go_on(self, catalog: Catalog) {
+        let late = self.agents.iter().map(|agent| async {
+            let mut told = String::new();
+            loop {
+                tokio::time::sleep(AGAIN).await;
+                let client = match self.reach(agent, ClientSettings::default()).await {
+                    Ok(client) => client,
+                    Err(error) => {
+                        let error = format!("{error:#}");
+                        // The same again is no news.
+                        if error != told {
+                            tracing::warn!(target = %agent.target, error, "not connected yet");
+                            told = error;
+                        }
+                        continue;
+                    }
+                };
+                tracing::info!(target = %agent.target, "connected");
+                // What did not work now is tried again by itself.
+                if let Err(error) = catalog.add_target(Arc::new(client)).await {
+                    tracing::warn!(target = %agent.target, %error, "not compared with the ledgers yet");
+                }
+                return;
+            }
+        });
+        futures::future::join_all(late).await;
+    }
+
+    async fn reach(&self, agent: &AgentAt, settings: ClientSettings) -> Result<AgentClient> {
+        let place = match (&agent.at, &self.tls) {
+            (At::Socket(path), _) => Place::Unix(path.clone()),
+            (At::Address(address), Some(files)) => {
+                Place::Tls { address: address.clone(), files: files.clone() }
+            }
+            (At::Address(address), None) => anyhow::bail!("{address} needs --tls"),
+        };
+        let client = AgentClient::connect(place, Some(&agent.target), settings).await?;
+        let file = self.known.join(agent.target.as_str());
+        let known = match std::fs::read_to_string(&file) {
+            Ok(known) => known,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
+        };
+        client.must_be(known.trim()).with_context(|| {
+            format!(
+                "if the storage was replaced on purpose, and everything on it is lost, remove {}",
+                file.display()
+            )
+        })?;
+        if known.trim() != client.installation() {
+            std::fs::create_dir_all(&self.known)?;
+            write_whole(&file, &self.known.join(".draft"), client.installation().as_bytes())
+                .with_context(|| format!("writing {}", file.display()))?;
+        }
+        Ok(client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_a_target_and_where_it_is() {
+        let address = |text: &str| At::Address(text.to_owned());
+        for (text, told) in [
+            ("nvme-1=10.0.0.5:9460", Ok(address("10.0.0.5:9460"))),
+            ("nvme-1=[fd00::5]:9460", Ok(address("[fd00::5]:9460"))),
+            ("nvme-1=storage.example:9460", Ok(address("storage.example:9460"))),
+            ("nvme-1=unix:///run/t.sock", Ok(At::Socket(PathBuf::from("/run/t.sock")))),
+            ("nvme-1", Err("not of the form TARGET=HOST:PORT")),
+            ("a/b=10.0.0.5:9460", Err("target id")),
+            ("nvme-1=10.0.0.5", Err("is no address")),
+            ("nvme-1=:9460", Err("is no address")),
+            ("nvme-1=host:0", Err("is no address")),
+        ] {
+            match (text.parse::<AgentAt>(), told) {
+                (Ok(agent), Ok(at)) => assert_eq!((agent.target.as_str(), agent.at), ("nvme-1", at)),
+                (Err(error), Err(told)) => assert!(error.contains(told), "{error}"),
+                (parsed, told) => panic!("{text}: {parsed:?}, not {told:?}"),
+            }
+        }
+    }
+}
