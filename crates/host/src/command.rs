@@ -24,7 +24,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -153,6 +153,17 @@ impl Programs {
     /// Runs a program to its end, for programs whose exit code is more than yes or no.
     pub fn run_any<A: AsRef<OsStr>>(&self, program: &str, args: &[A]) -> Result<Finished, CommandError> {
         let file = self.find(program).ok_or_else(|| CommandError::Missing { program: program.to_owned() })?;
+        self.run_file(&file, program, args, self.time_limit)
+    }
+
+    /// Runs a program that is not looked for, for as long as it may take; `program` is what errors call it.
+    pub(crate) fn run_file<A: AsRef<OsStr>>(
+        &self,
+        file: &Path,
+        program: &str,
+        args: &[A],
+        limit: Duration,
+    ) -> Result<Finished, CommandError> {
         let path: Vec<OsString> =
             self.path.iter().map(|directory| directory.clone().into_os_string()).collect();
         let starting = no_starts();
@@ -171,7 +182,7 @@ impl Programs {
         drop(starting);
         let start = |error| CommandError::Start { program: program.to_owned(), error };
         let run = Run::new(child.map_err(start)?, program);
-        run.finish(self.time_limit)
+        run.finish(limit)
     }
 }
 

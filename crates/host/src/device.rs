@@ -191,6 +191,21 @@ pub fn is_read_only(device: &Path) -> Result<bool, DeviceError> {
     ioctl::device_read_only(&open.file).map_err(|error| DeviceError::io(device, error))
 }
 
+/// Makes a block device refuse writes from now on, and says so only when it does. The node must be this device's.
+pub fn refuse_writes(device: &Path, number: DeviceNumber) -> Result<(), DeviceError> {
+    let open = BlockDevice::open(device, Open::Read)?;
+    if open.number != number {
+        let (device, found) = (device.to_owned(), open.number);
+        return Err(DeviceError::OtherDevice { device, found, expected: number });
+    }
+    let fault = |error: rustix::io::Errno| DeviceError::io(device, error);
+    ioctl::refuse_writes(&open.file).map_err(fault)?;
+    match ioctl::device_read_only(&open.file).map_err(fault)? {
+        true => Ok(()),
+        false => Err(DeviceError::io(device, io::Error::other("it still takes writes"))),
+    }
+}
+
 /// Which device a node is.
 pub fn number(device: &Path) -> Result<DeviceNumber, DeviceError> {
     BlockDevice::open(device, Open::Read).map(|open| open.number)

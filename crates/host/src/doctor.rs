@@ -79,6 +79,9 @@ const CAPABILITIES: &[(u32, &str, &str, &str)] = &[
     ),
 ];
 
+/// What a disk over several connections is called here.
+const MULTIPATH: &str = "native NVMe multipath";
+
 #[derive(Clone, Copy)]
 enum Root {
     Dev,
@@ -106,12 +109,28 @@ impl Host {
                 "the kernel does not offer it",
             )
         }));
+        findings.extend(self.nvme());
         findings.extend(FsType::ALL.map(|fs| self.filesystem(fs)));
         findings.extend(PROGRAMS.iter().map(|(program, package, needed_for)| {
             let place = self.programs.find(program).map(|file| file.display().to_string());
             finding(program, needed_for, place, &format!("the Debian package {package} has it"))
         }));
         findings
+    }
+
+    /// A host name of its own is not among them: it comes with each grant.
+    fn nvme(&self) -> [Finding; 2] {
+        let module = |name: &str| self.roots.sys.join("module").join(name);
+        let tcp = module("nvme_tcp").exists().then(|| "loaded".to_owned());
+        let why = "the module nvme_tcp is not loaded; modprobe nvme_tcp";
+        let multipath = std::fs::read_to_string(module("nvme_core").join("parameters/multipath"));
+        let multipath = multipath.unwrap_or_default();
+        let on = (multipath.trim() == "Y").then(|| "nvme_core.multipath=Y".to_owned());
+        let off = "without it one of a target's addresses is used; boot with nvme_core.multipath=Y";
+        [
+            finding("NVMe over TCP", "volumes over NVMe/TCP", tcp, why),
+            finding(MULTIPATH, "several addresses of a target over NVMe/TCP", on, off),
+        ]
     }
 
     fn release(&self) -> Finding {

@@ -17,6 +17,7 @@ const LOOP_GET_STATUS64: Opcode = 0x4C05;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
+const BLKROSET: Opcode = 0x125D;
 const BLKROGET: Opcode = 0x125E;
 const BLKGETSIZE64: Opcode = 0x8008_1272;
 const FIFREEZE: Opcode = 0xC004_5877;
@@ -141,6 +142,12 @@ pub(crate) fn device_size(device: impl AsFd) -> Result<u64> {
 pub(crate) fn device_read_only(device: impl AsFd) -> Result<bool> {
     // SAFETY: BLKROGET writes one int.
     unsafe { ioctl(device, Getter::<BLKROGET, i32>::new()) }.map(|value| value != 0)
+}
+
+/// Makes a block device refuse writes, whoever opened it and however.
+pub(crate) fn refuse_writes(device: impl AsFd) -> Result<()> {
+    // SAFETY: BLKROSET reads one int.
+    unsafe { ioctl(device, Setter::<BLKROSET, i32>::new(1)) }
 }
 
 /// Flushes a filesystem and stops its writes; `EBUSY` if that was done before.

@@ -1,4 +1,4 @@
-//! One machine's kernel: loop devices, mounts, filesystems, and the paths that requests name.
+//! One machine's kernel: loop devices, NVMe over TCP, mounts, filesystems, and the paths that requests name.
 //!
 //! Everything that touches the kernel of a node is here, below injected roots ([`Roots`]), so that several nodes can
 //! run on one machine. Functions block; callers run them on threads that may, one at a time per volume. A caller
@@ -24,6 +24,7 @@ pub mod loopdev;
 pub mod memory;
 pub mod mount;
 pub mod mountinfo;
+pub mod nvme;
 pub mod options;
 mod owner;
 pub mod path;

@@ -38,7 +38,14 @@ impl Lab {
     pub(crate) fn new(needs: &[FsType]) -> Option<Self> {
         let host = Host::default();
         let findings = host.probe_machine();
-        let optional = ["FUSE", "NVMe over fabrics", "the NVMe target", GROW_EXT4];
+        let optional = [
+            "FUSE",
+            "NVMe over fabrics",
+            "NVMe over TCP",
+            "native NVMe multipath",
+            "the NVMe target",
+            GROW_EXT4,
+        ];
         let other = |text: &str| FsType::ALL.iter().any(|fs| !needs.contains(fs) && text.contains(fs.name()));
         let missing = findings.iter().filter(|finding| {
             !finding.is_present() && !optional.contains(&finding.what.as_str()) && !other(finding.needed_for)

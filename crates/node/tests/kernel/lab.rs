@@ -73,8 +73,14 @@ pub(crate) fn not_run(why: &str) {
     }
 }
 
-const OPTIONAL: [&str; 4] =
-    ["FUSE", "NVMe over fabrics", "the NVMe target", "the right to grow ext4 while it is mounted"];
+const OPTIONAL: [&str; 6] = [
+    "FUSE",
+    "NVMe over fabrics",
+    "NVMe over TCP",
+    "native NVMe multipath",
+    "the NVMe target",
+    "the right to grow ext4 while it is mounted",
+];
 
 impl Lab {
     /// A lab in which these filesystems can be made, or nothing if this machine cannot.

@@ -1,0 +1,142 @@
+//! Connecting, growing and disconnecting, with a kernel made of files.
+
+use crate::tree::{Export, Fake, Tree};
+use crate::{machine, nvme};
+use bowline_core::{Epoch, NodeId, NvmeNames, VolumeId};
+use bowline_host::nvme::{Login, Nvme, NvmeError};
+use std::fs;
+use std::sync::Arc;
+
+fn login(volume: &str, epoch: u64, addresses: &[&str]) -> Login {
+    let (volume, node) = (VolumeId::new(volume).unwrap(), NodeId::new("n").unwrap());
+    Login {
+        names: NvmeNames::new("s", &volume, &node, Epoch::new(epoch)),
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+    }
+}
+
+/// A machine without a connection, and the ways to use it.
+fn lab() -> Option<(Tree, Arc<Fake>, Nvme)> {
+    // A node that is made here shows that nodes can be.
+    let tree = machine("dev/probe b 259:99")?;
+    let kernel = Arc::new(Fake::new(&tree));
+    let nvme = nvme(&tree, Arc::clone(&kernel) as _);
+    Some((tree, kernel, nvme))
+}
+
+fn export(kernel: &Fake, login: &Login, minor: u32) {
+    let NvmeNames { subsystem, host, namespace, .. } = login.names.clone();
+    let number = format!("3999:{minor}");
+    kernel.world().exports.insert(subsystem, Export { host, namespace, number, sectors: 2048 });
+}
+
+#[test]
+fn a_connect_finds_its_disk_and_again_is_the_same_one() {
+    let Some((_tree, kernel, nvme)) = lab() else { return };
+    let addresses = ["10.0.0.1:4420", "10.0.1.1:4420"];
+    let (a, b) = (login("a", 1, &addresses), login("b", 1, &addresses));
+    export(&kernel, &a, 1);
+    export(&kernel, &b, 2);
+    for login in [&a, &b, &a] {
+        let connected = nvme.connect(login).unwrap();
+        let minor = if login == &a { 1 } else { 2 };
+        assert_eq!((connected.node.number.minor, connected.failures), (minor, vec![]));
+    }
+    assert_eq!(kernel.world().written.len(), 4, "two addresses each, and nothing the second time");
+    for login in [&a, &b] {
+        let names = &login.names;
+        nvme.disconnect(&names.subsystem, &names.host).unwrap();
+        nvme.disconnect(&names.subsystem, &names.host).unwrap();
+        assert_eq!(nvme.subsystem(&names.subsystem).unwrap(), None);
+    }
+}
+
+#[test]
+fn one_address_that_answers_suffices_and_the_others_are_told() {
+    let Some((_tree, kernel, nvme)) = lab() else { return };
+    let login = login("a", 1, &["10.0.0.1:4420", "10.0.1.1:4420"]);
+    export(&kernel, &login, 1);
+    kernel.world().silent = vec!["10.0.0.1:4420".to_owned()];
+    let connected = nvme.connect(&login).unwrap();
+    assert_eq!(connected.failures[0].address.to_string(), "10.0.0.1:4420");
+    assert!(connected.failures[0].why.contains("refused"), "{:?}", connected.failures);
+    // The address is back: the second connect adds the path.
+    kernel.world().silent.clear();
+    assert_eq!(nvme.connect(&login).unwrap().failures, []);
+    let controllers = nvme.subsystem(&login.names.subsystem).unwrap().unwrap().controllers;
+    assert_eq!(controllers.len(), 2);
+    nvme.disconnect(&login.names.subsystem, &login.names.host).unwrap();
+
+    kernel.world().silent = vec!["10.0.0.1:4420".to_owned(), "10.0.1.1:4420".to_owned()];
+    let error = nvme.connect(&login).unwrap_err();
+    assert!(matches!(&error, NvmeError::Connect { failures, .. } if failures.len() == 2), "{error}");
+}
+
+#[test]
+fn without_multipath_there_is_one_connection_and_no_second_disk() {
+    let Some((tree, kernel, nvme)) = lab() else { return };
+    fs::write(tree.at("sys/module/nvme_core/parameters/multipath"), "N\n").unwrap();
+    let login = login("a", 1, &["10.0.0.1:4420", "10.0.1.1:4420"]);
+    export(&kernel, &login, 1);
+    for _ in 0..2 {
+        nvme.connect(&login).unwrap();
+        assert_eq!(kernel.world().written.len(), 1);
+    }
+}
+
+#[test]
+fn a_node_that_is_not_let_in_gets_no_device() {
+    let Some((_tree, kernel, nvme)) = lab() else { return };
+    let (old, new) = (login("a", 1, &["10.0.0.1:4420"]), login("a", 2, &["10.0.0.1:4420"]));
+    export(&kernel, &new, 1);
+    assert!(matches!(nvme.connect(&old), Err(NvmeError::Connect { .. })));
+    assert_eq!(nvme.subsystems().unwrap(), []);
+    nvme.connect(&new).unwrap();
+    let stranger = Login { names: NvmeNames { host: "nqn.other".to_owned(), ..new.names.clone() }, ..new };
+    assert!(matches!(nvme.connect(&stranger), Err(NvmeError::OtherHost { .. })));
+    let foreign = NvmeNames { subsystem: "nqn.2019-08.org.qemu:root".to_owned(), ..old.names.clone() };
+    assert!(matches!(nvme.connect(&Login { names: foreign, ..old }), Err(NvmeError::Foreign { .. })));
+}
+
+#[test]
+fn an_orphan_is_disconnected_and_the_next_connect_begins_anew() {
+    let Some((_tree, kernel, nvme)) = lab() else { return };
+    let login = login("a", 1, &["10.0.0.1:4420"]);
+    export(&kernel, &login, 1);
+    kernel.world().without_disk = true;
+    let error = nvme.connect(&login).unwrap_err();
+    assert!(matches!(error, NvmeError::Orphaned { .. }), "{error}");
+    assert_eq!(nvme.subsystems().unwrap(), []);
+    kernel.world().without_disk = false;
+    assert_eq!(nvme.connect(&login).unwrap().node.number.minor, 1);
+}
+
+#[test]
+fn after_a_loss_the_disk_is_found_under_its_new_name() {
+    let Some((_tree, kernel, nvme)) = lab() else { return };
+    let login = login("a", 1, &["10.0.0.1:4420"]);
+    export(&kernel, &login, 1);
+    let before = nvme.connect(&login).unwrap().node;
+    kernel.lose(&login.names.subsystem, true);
+    let NvmeNames { subsystem, namespace, .. } = &login.names;
+    assert_eq!(nvme.resolve(subsystem, namespace).unwrap(), None);
+    assert_eq!(nvme.subsystem(subsystem).unwrap().unwrap().controllers, [], "held by its old disk");
+    kernel.lose(subsystem, false);
+    let after = nvme.connect(&login).unwrap().node;
+    assert_ne!(before.path, after.path);
+    assert_eq!(before.number, after.number);
+}
+
+#[test]
+fn a_size_is_waited_for() {
+    let Some((_tree, kernel, nvme)) = lab() else { return };
+    let login = login("a", 1, &["10.0.0.1:4420"]);
+    export(&kernel, &login, 1);
+    nvme.connect(&login).unwrap();
+    let NvmeNames { subsystem, namespace, .. } = &login.names;
+    assert_eq!(nvme.rescan(subsystem, namespace, 1 << 20).unwrap(), Some(1 << 20), "it has it");
+    assert_eq!(kernel.world().written.len(), 1, "nothing to ask for");
+    kernel.world().exports.get_mut(subsystem).unwrap().sectors = 4096;
+    assert_eq!(nvme.rescan(subsystem, namespace, 2 << 20).unwrap(), Some(2 << 20));
+    assert_eq!(nvme.rescan("nqn.2026-01.storage.bowline:s:none:e1", namespace, 1).unwrap(), None);
+}
