@@ -104,7 +104,7 @@ impl From<DevicesError> for Fault {
         match error {
             DevicesError::UnknownVolume(_) => Self::Unknown(said),
             DevicesError::NotGranted(_) | DevicesError::InUse(_) => Self::NotReady(said),
-            DevicesError::Unreachable(_) => Self::Unreachable(said),
+            DevicesError::Orphaned(_) | DevicesError::Unreachable(_) => Self::Unreachable(said),
         }
     }
 }

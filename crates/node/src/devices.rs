@@ -2,6 +2,7 @@
 
 use bowline_core::{Epoch, NodeId, VolumeId};
 use bowline_host::DeviceNumber;
+use bowline_target::NvmeContext;
 use std::path::PathBuf;
 
 /// What lets a node in to a volume.
@@ -15,6 +16,8 @@ pub struct Grant {
     pub epoch: Epoch,
     /// Whether it may write.
     pub write: bool,
+    /// How to get there, if the volume comes over NVMe/TCP.
+    pub fabric: Option<NvmeContext>,
 }
 
 /// A block device of a volume on this node.
@@ -42,9 +45,21 @@ pub enum DevicesError {
     /// It is still in use, so it stays.
     #[error("{0}")]
     InUse(String),
+    /// It was connected without being of any use, and is not connected any more: the next attempt begins anew.
+    #[error("{0}")]
+    Orphaned(String),
     /// The storage, or the kernel, does not give it now.
     #[error("{0}")]
     Unreachable(String),
+}
+
+/// What is left of a grant on this node without a device that could be used or looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remains {
+    /// Of which grant.
+    pub epoch: Epoch,
+    /// Nothing leads to the storage any more, but somebody still has what was the device: a mount, most likely.
+    pub held: bool,
 }
 
 /// Makes, finds and takes away the devices of one target's volumes on this node. Blocks; called with the volume locked.
@@ -64,11 +79,28 @@ pub trait Devices: Send + Sync + 'static {
     /// Every device of a volume on this node, of whatever epoch.
     fn find(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<Device>, DevicesError>;
 
+    /// The device of one grant, if it is there.
+    fn get(&self, grant: &Grant) -> Result<Option<Device>, DevicesError> {
+        let found = self.find(&grant.volume, &grant.node)?;
+        Ok(found.into_iter().find(|device| device.epoch == grant.epoch))
+    }
+
+    /// What is left of grants of a volume on this node without a device.
+    fn remains(&self, _volume: &VolumeId, _node: &NodeId) -> Result<Vec<Remains>, DevicesError> {
+        Ok(Vec::new())
+    }
+
+    /// Whether something leads from the device of a grant to its storage just now. Asks neither: it answers at once.
+    fn reaches(&self, _grant: &Grant) -> Result<(), DevicesError> {
+        Ok(())
+    }
+
     /// Takes the device of a grant away. None there is fine.
     fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError>;
 
-    /// Takes over a size that has grown, and says what it is now.
-    fn refresh(&self, volume: &VolumeId, node: &NodeId, device: &Device) -> Result<u64, DevicesError>;
+    /// Takes over a size that has grown, and says what it is now. One that is known to be `at_least` this much by now is
+    /// waited for, within bounds.
+    fn refresh(&self, grant: &Grant, device: &Device, at_least: u64) -> Result<u64, DevicesError>;
 
     /// Whether this node can get devices of this target at all.
     fn check(&self) -> Result<(), DevicesError>;

@@ -2,6 +2,7 @@
 
 use crate::answer::Fault;
 use crate::devices::Device;
+use crate::event::Event;
 use crate::node::ThisNode;
 use crate::staging::{Content, Phase, Record};
 use bowline_core::VolumeId;
@@ -21,6 +22,9 @@ pub(crate) enum Fill {
 impl ThisNode {
     pub(crate) fn stats(&self, request: &VolumeStats) -> Result<Fill, Fault> {
         let (record, place, device) = self.at_path(&request.volume, &request.path)?;
+        // Without a way to the storage, whoever asks the device waits as long as the kernel hopes for one.
+        let grant = record.grant();
+        self.devices_of(&record.target, &grant)?.reaches(&grant)?;
         // A filesystem tells from memory how full it is, whatever became of its device.
         bowline_host::device::answers(&device.path)?;
         match record.content {
@@ -34,7 +38,9 @@ impl ThisNode {
     pub(crate) fn expand(&self, request: &NodeExpand) -> Result<u64, Fault> {
         let volume = &request.volume;
         let (record, _, device) = self.at_path(volume, &request.path)?;
-        let size = self.devices_of(&record.target)?.refresh(volume, &self.id, &device)?;
+        let grant = record.grant();
+        let at_least = request.capacity.as_ref().map_or(0, |range| range.required());
+        let size = self.devices_of(&record.target, &grant)?.refresh(&grant, &device, at_least)?;
         if let Some(range) = request.capacity.filter(|range| !range.contains(size)) {
             let limit = range.limit().map_or("any number of".to_owned(), |limit| limit.to_string());
             return Err(Fault::Size(format!(
@@ -79,7 +85,7 @@ impl ThisNode {
         let device = match self.look(&record) {
             Ok(device) => device,
             Err(stale) if is_known => {
-                self.metrics.stale_mount();
+                self.tell(volume, &Event::StaleMount { why: stale.to_string() });
                 return Err(stale);
             }
             Err(_) => return Err(unknown()),

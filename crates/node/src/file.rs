@@ -112,7 +112,8 @@ impl Devices for FileDevices {
         Ok(())
     }
 
-    fn refresh(&self, volume: &VolumeId, node: &NodeId, device: &Device) -> Result<u64, DevicesError> {
+    fn refresh(&self, grant: &Grant, device: &Device, _: u64) -> Result<u64, DevicesError> {
+        let Grant { volume, node, .. } = grant;
         let found = self.loops(volume, node)?.into_iter();
         let found = found.map(|(_, found)| found).find(|found| found.number == device.number);
         let gone = || DevicesError::Unreachable(format!("the device of volume {volume} is gone"));

@@ -1,9 +1,11 @@
 //! `NodeGetVolumeHealth` and `NodeGetStorageHealth`.
 
 use crate::answer::Fault;
+use crate::event::Event;
 use crate::node::ThisNode;
 use crate::staging::{Content, Phase};
 use bowline_csi::node::NodeVolumeHealth;
+use std::collections::BTreeSet;
 
 /// What is wrong with a volume here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,14 +25,18 @@ impl ThisNode {
         let device = match self.look(&record) {
             Ok(device) => device,
             Err(stale) => {
-                self.metrics.stale_mount();
+                self.tell(volume, &Event::StaleMount { why: stale.to_string() });
                 let message = stale.to_string();
                 return Ok(vec![Ailment::Inaccessible { reason: "StaleMount", message }]);
             }
         };
         let table = self.host.mounts()?;
         let mut ailments = Vec::new();
-        if let Err(error) = bowline_host::device::answers(&device.path) {
+        let grant = record.grant();
+        if let Err(error) = self.devices_of(&record.target, &grant)?.reaches(&grant) {
+            // Asking the device would keep the asker waiting.
+            ailments.push(Ailment::Inaccessible { reason: "NotConnected", message: error.to_string() });
+        } else if let Err(error) = bowline_host::device::answers(&device.path) {
             ailments.push(Ailment::Inaccessible { reason: "DeviceFailed", message: error.to_string() });
         }
         if let Some(top) = table.top(&record.path)
@@ -53,7 +59,13 @@ impl ThisNode {
 
     /// The targets that this node cannot get devices of, with the reason.
     pub(crate) fn storage_health(&self) -> Vec<String> {
-        let checks = self.devices.iter().map(|(target, devices)| (target, devices.check()));
+        let checks = self.devices.iter().map(|(target, devices)| (target.clone(), devices.check()));
+        // What comes over the fabric is missed only where something is to come from there.
+        let volumes = self.state.volumes().unwrap_or_default();
+        let records = volumes.iter().filter_map(|volume| self.state.load(volume).ok().flatten());
+        let over_fabric: BTreeSet<_> =
+            records.filter(|record| record.fabric.is_some()).map(|record| record.target).collect();
+        let checks = checks.chain(over_fabric.into_iter().map(|target| (target, self.fabric.check())));
         checks.filter_map(|(target, check)| Some(format!("target {target}: {}", check.err()?))).collect()
     }
 }

@@ -5,19 +5,21 @@
 //! in a task of its own, so that a caller who hangs up stops nothing → the error, if any, becomes a code by
 //! [`bowline_csi::code`].
 //!
-//! **Where things come from.** Devices come from the port [`Devices`]; [`FileDevices`] is the first adapter. What was
-//! begun and what is staged is in one record per volume ([`staging`]), written before the deed. Everything else is asked
+//! **Where things come from.** Devices come from the port [`Devices`]: [`FileDevices`] of targets on this machine,
+//! [`NvmeDevices`] of every target whose grants say how to get there over NVMe/TCP. What was begun and what is staged is in one record per volume ([`staging`]), written before the deed. Everything else is asked
 //! of the kernel each time: mounts by their device numbers, devices by their identity.
 //!
 //! Start reading at [`NodeService`], then `stage.rs`, `publish.rs`, `unstage.rs`.
 
 mod answer;
 mod devices;
+mod event;
 mod expand;
 mod file;
 mod health;
 mod metrics;
 mod node;
+mod nvme;
 mod publish;
 mod registration;
 mod seen;
@@ -29,8 +31,9 @@ mod turn;
 mod unpublish;
 mod unstage;
 
-pub use devices::{Device, Devices, DevicesError, Grant};
+pub use devices::{Device, Devices, DevicesError, Grant, Remains};
 pub use file::FileDevices;
 pub use node::{Parts, StartError, Timing};
+pub use nvme::NvmeDevices;
 pub use registration::{Registered, RegistrationService};
 pub use service::NodeService;

@@ -24,6 +24,7 @@ pub(crate) struct Metrics {
     stale: Counter,
     remounts: Family<Done, Counter>,
     resolutions: Family<Done, Counter>,
+    orphans: Counter,
 }
 
 /// From 1 ms, a bind mount, to 131 s, a mkfs of a large volume.
@@ -38,8 +39,9 @@ impl Metrics {
             stale: Counter::default(),
             remounts: Family::default(),
             resolutions: Family::default(),
+            orphans: Counter::default(),
         };
-        let Self { operations, stale, remounts, resolutions } = metrics.clone();
+        let Self { operations, stale, remounts, resolutions, orphans } = metrics.clone();
         let registry = registry.sub_registry_with_prefix("bowline");
         registry.register(
             "node_operation_duration_seconds",
@@ -57,6 +59,11 @@ impl Metrics {
             "Looks for the device of a volume, by result",
             resolutions,
         );
+        registry.register(
+            "orphaned_subsystems_detected",
+            "Connections to storage that had no usable device, and were taken down",
+            orphans,
+        );
         metrics
     }
 
@@ -70,6 +77,10 @@ impl Metrics {
 
     pub(crate) fn remount(&self, result: &'static str) {
         self.remounts.get_or_create(&Done { result }).inc();
+    }
+
+    pub(crate) fn orphan(&self) {
+        self.orphans.inc();
     }
 
     pub(crate) fn resolution(&self, result: &'static str) {

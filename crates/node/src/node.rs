@@ -1,11 +1,11 @@
 //! This node: its parts, and what every operation on it begins with.
 
 use crate::answer::Fault;
-use crate::devices::{Device, Devices};
+use crate::devices::{Device, Devices, Grant};
 use crate::metrics::Metrics;
 use crate::staging::{Content, Phase, Record};
 use crate::state::State;
-use bowline_core::{Epoch, NodeId, TargetId, VolumeId};
+use bowline_core::{NodeId, TargetId, VolumeId};
 use bowline_csi::AbsolutePath;
 use bowline_host::Host;
 use bowline_host::freeze::thaw;
@@ -37,6 +37,8 @@ pub struct Parts {
     pub node: NodeId,
     /// Where devices come from, target by target.
     pub devices: BTreeMap<TargetId, Arc<dyn Devices>>,
+    /// Where devices come from whose grant says how to get there, whatever their target.
+    pub fabric: Arc<dyn Devices>,
     /// Its kernel.
     pub host: Arc<Host>,
     /// Where it keeps its records: a directory of its own.
@@ -65,6 +67,7 @@ pub struct StartError(pub(crate) String);
 pub(crate) struct ThisNode {
     pub(crate) id: NodeId,
     pub(crate) devices: BTreeMap<TargetId, Arc<dyn Devices>>,
+    pub(crate) fabric: Arc<dyn Devices>,
     pub(crate) host: Arc<Host>,
     pub(crate) state: State,
     pub(crate) bases: Vec<Base>,
@@ -76,9 +79,9 @@ pub(crate) struct ThisNode {
 
 impl ThisNode {
     pub(crate) fn start(parts: Parts, metrics: Metrics) -> Result<Self, StartError> {
-        let Parts { node: id, devices, host, state, bases, attach_limit, topology, timing } = parts;
+        let Parts { node: id, devices, fabric, host, state, bases, attach_limit, topology, timing } = parts;
         let state = State::open(&state, &id).map_err(|error| StartError(error.to_string()))?;
-        let node = Self { id, devices, host, state, bases, attach_limit, topology, timing, metrics };
+        let node = Self { id, devices, fabric, host, state, bases, attach_limit, topology, timing, metrics };
         node.find_again()?;
         Ok(node)
     }
@@ -146,7 +149,11 @@ impl ThisNode {
         self.bases.iter().find_map(|base| base.place(&path).ok())
     }
 
-    pub(crate) fn devices_of(&self, target: &TargetId) -> Result<&dyn Devices, Fault> {
+    /// Where the device of a grant comes from.
+    pub(crate) fn devices_of(&self, target: &TargetId, grant: &Grant) -> Result<&dyn Devices, Fault> {
+        if grant.fabric.is_some() {
+            return Ok(self.fabric.as_ref());
+        }
         let unknown = || {
             Fault::NotReady(format!(
                 "this node has no way to target {target}; was it started with that target?"
@@ -155,21 +162,22 @@ impl ThisNode {
         self.devices.get(target).map(AsRef::as_ref).ok_or_else(unknown)
     }
 
-    /// The device of a grant, if it is there.
-    pub(crate) fn device(
-        &self,
-        target: &TargetId,
-        volume: &VolumeId,
-        epoch: Epoch,
-    ) -> Result<Option<Device>, Fault> {
-        let found = self.devices_of(target)?.find(volume, &self.id);
+    /// Everywhere that devices come from.
+    pub(crate) fn all_devices(&self) -> impl Iterator<Item = &dyn Devices> {
+        self.devices.values().chain([&self.fabric]).map(AsRef::as_ref)
+    }
+
+    /// The device of a record's grant, if it is there.
+    pub(crate) fn device(&self, record: &Record) -> Result<Option<Device>, Fault> {
+        let grant = record.grant();
+        let found = self.devices_of(&record.target, &grant)?.get(&grant);
         let result = match &found {
-            Ok(found) if found.iter().any(|device| device.epoch == epoch) => "found",
-            Ok(_) => "missing",
+            Ok(Some(_)) => "found",
+            Ok(None) => "missing",
             Err(_) => "error",
         };
         self.metrics.resolution(result);
-        Ok(found?.into_iter().find(|device| device.epoch == epoch))
+        Ok(found?)
     }
 
     /// The record of a volume; one that cannot be used counts as none, because the kernel knows more than it.

@@ -2,6 +2,7 @@
 
 use crate::answer::Fault;
 use crate::devices::Device;
+use crate::event::Event;
 use crate::node::ThisNode;
 use crate::seen::{is_content, listed};
 use crate::stage::Wish;
@@ -85,7 +86,7 @@ impl ThisNode {
         let Publish { volume, capability, publish_context, volume_context, .. } = request;
         let Ok(context) = GrantContext::parse(|key| publish_context.get(key)) else { return Ok(None) };
         let wish = self.wish(volume, context, capability, publish_context, volume_context)?;
-        let devices = self.devices_of(&wish.context.target)?;
+        let devices = self.devices_of(&wish.context.target, &wish.grant)?;
         let mut record = Self::intent(devices, &wish, staging, None);
         if self.look(&record).is_err() {
             return Ok(None);
@@ -152,20 +153,17 @@ impl ThisNode {
         stale: &Fault,
     ) -> Result<Device, Fault> {
         let volume = record.volume.clone();
-        self.metrics.stale_mount();
-        tracing::warn!(%volume, %stale, "found a stale mount");
+        self.tell(&volume, &Event::StaleMount { why: stale.to_string() });
         let mut pause = self.timing.remount_pause;
         let mut last = stale.clone();
         for attempt in 1..=ATTEMPTS {
             match self.remount(record, wish, staging) {
                 Ok(device) => {
-                    self.metrics.remount("success");
-                    tracing::info!(%volume, attempt, "mounted a stale volume again");
+                    self.tell(&volume, &Event::Remounted { attempt });
                     return Ok(device);
                 }
                 Err(fault) => {
-                    self.metrics.remount("failure");
-                    tracing::warn!(%volume, attempt, %fault, "a stale volume could not be mounted again");
+                    self.tell(&volume, &Event::RemountFailed { attempt, why: fault.to_string() });
                     last = fault;
                 }
             }
@@ -198,7 +196,7 @@ impl ThisNode {
                 Err(error) => return Err(Fault::mount(STAGING, &error)),
             }
         }
-        let devices = self.devices_of(&record.target)?;
+        let devices = self.devices_of(&record.target, &wish.grant)?;
         self.bring_up(devices, wish, record, staging)
     }
 }

@@ -14,7 +14,7 @@ impl ThisNode {
     /// The device of a staged volume, if it is there and is what is mounted; otherwise what is stale: nothing is
     /// mounted, the device is gone, or another device is mounted.
     pub(crate) fn look(&self, record: &Record) -> Result<Device, Fault> {
-        let device = self.device(&record.target, &record.volume, record.epoch)?;
+        let device = self.device(record)?;
         let Record { volume, epoch, path, .. } = record;
         let gone = || Fault::Unreachable(format!("the device of volume {volume} (epoch {epoch}) is gone"));
         let device = device.ok_or_else(gone)?;
@@ -68,7 +68,7 @@ impl ThisNode {
     fn is_anothers(&self, mount: &Mount, volume: &VolumeId) -> bool {
         let others = self.state.volumes().unwrap_or_default();
         others.iter().filter(|other| *other != volume).any(|other| {
-            let found = self.devices.values().filter_map(|devices| devices.find(other, &self.id).ok());
+            let found = self.all_devices().filter_map(|devices| devices.find(other, &self.id).ok());
             found.flatten().any(|device| self.shows(mount, &device))
         })
     }

@@ -1,7 +1,8 @@
 //! `NodeStageVolume`: connect, make the filesystem if there is none, mount; each step recorded before it is done.
 
 use crate::answer::Fault;
-use crate::devices::{Device, Devices, Grant};
+use crate::devices::{Device, Devices, DevicesError, Grant};
+use crate::event::Event;
 use crate::node::ThisNode;
 use crate::seen::listed;
 use crate::staging::{Content, Phase, Record};
@@ -15,7 +16,7 @@ use bowline_host::grow::GrowError;
 use bowline_host::mount::MountError;
 use bowline_host::options::{MountOptions, OptionError, allowed};
 use bowline_host::path::Place;
-use bowline_target::GrantContext;
+use bowline_target::{GrantContext, NvmeContext};
 
 /// `true`: freed blocks are given back to the target.
 const DISCARD: &str = "bowline.storage/discard";
@@ -58,7 +59,7 @@ impl ThisNode {
         let context = GrantContext::parse(|key| publish_context.get(key))
             .map_err(|error| Fault::Unsupported(error.to_string()))?;
         let wish = self.wish(volume, context, capability, publish_context, volume_context)?;
-        let devices = self.devices_of(&wish.context.target)?;
+        let devices = self.devices_of(&wish.context.target, &wish.grant)?;
         let place = self.place(STAGING, &request.staging_path)?;
         let earlier = self.usable_record(volume);
         if let Some(earlier) = &earlier
@@ -88,11 +89,14 @@ impl ThisNode {
             let said = format!("the grant is for node {}, and this is node {}", context.node, self.id);
             return Err(Fault::NotReady(said));
         }
+        let fabric = NvmeContext::parse(|key| publish_context.get(key))
+            .map_err(|error| Fault::Unsupported(error.to_string()))?;
         let grant = Grant {
             volume: volume.clone(),
             node: self.id.clone(),
             epoch: context.epoch,
             write: context.write,
+            fabric,
         };
         let (content, group) = match &capability.access {
             Access::Block => (Content::Block, None),
@@ -182,6 +186,14 @@ impl ThisNode {
                 devices.disconnect(volume, &self.id, device.epoch)?;
             }
         }
+        for left in devices.remains(volume, &self.id)?.into_iter().filter(|left| left.epoch < *epoch) {
+            if left.held {
+                let by = "its device is gone, and something still has it open";
+                return Err(in_the_way(wish, left.epoch, by));
+            }
+            devices.disconnect(volume, &self.id, left.epoch)?;
+            self.tell(volume, &Event::OrphanCleaned { epoch: left.epoch });
+        }
         Ok(())
     }
 
@@ -220,6 +232,7 @@ impl ThisNode {
             epoch: wish.grant.epoch,
             write: wish.grant.write,
             device: devices.identity(&wish.grant),
+            fabric: wish.grant.fabric.clone(),
             path: place.path().to_owned(),
             mode: wish.mode,
             content: wish.content.clone(),
@@ -237,7 +250,11 @@ impl ThisNode {
         place: &Place,
     ) -> Result<Device, Fault> {
         pass("node.connect.before");
-        let device = devices.connect(&wish.grant)?;
+        let device = devices.connect(&wish.grant).inspect_err(|error| {
+            if let DevicesError::Orphaned(_) = error {
+                self.tell(&wish.grant.volume, &Event::OrphanCleaned { epoch: wish.grant.epoch });
+            }
+        })?;
         pass("node.connect.after");
         if let Content::Filesystem { fs, options } = &wish.content {
             let table = self.host.mounts()?;

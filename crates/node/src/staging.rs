@@ -6,11 +6,13 @@
 use crate::devices::Grant;
 use bowline_core::{AccessMode, Epoch, FsType, NodeId, TargetId, VolumeId};
 use bowline_host::format::FsUuid;
+use bowline_target::NvmeContext;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The version that is written.
-pub const VERSION: u32 = 1;
+/// The newest version that is read. A record is written in the oldest that can say it, so that an older program, which a
+/// machine may go back to, reads it: 2 has `fabric`.
+pub const VERSION: u32 = 2;
 
 /// More than this is no record: a record has a few hundred bytes, and a path or two for each workload.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -31,6 +33,9 @@ pub struct Record {
     pub write: bool,
     /// What its device is known by.
     pub device: String,
+    /// How to get there, if it comes over NVMe/TCP: as the target told it.
+    #[serde(default, with = "fabric", skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<NvmeContext>,
     /// Where it is staged, without symlinks.
     pub path: PathBuf,
     /// By whom it may be used at once.
@@ -46,8 +51,12 @@ pub struct Record {
 impl Record {
     /// The grant it was made under.
     pub fn grant(&self) -> Grant {
-        let Self { volume, node, epoch, write, .. } = self.clone();
-        Grant { volume, node, epoch, write }
+        let Self { volume, node, epoch, write, fabric, .. } = self.clone();
+        Grant { volume, node, epoch, write, fabric }
+    }
+
+    fn version(&self) -> u32 {
+        if self.fabric.is_none() { 1 } else { 2 }
     }
 }
 
@@ -96,6 +105,33 @@ mod text {
     }
 }
 
+/// With the keys of the publish context, and checked like them.
+mod fabric {
+    use super::NvmeContext;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use std::collections::BTreeMap;
+
+    pub(super) fn serialize<S: Serializer>(
+        fabric: &Option<NvmeContext>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        fabric.as_ref().map(NvmeContext::to_map).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<NvmeContext>, D::Error> {
+        let map = Option::<BTreeMap<String, String>>::deserialize(deserializer)?.unwrap_or_default();
+        let fabric = NvmeContext::parse(|key| map.get(key).map(String::as_str)).map_err(D::Error::custom)?;
+        match &fabric {
+            Some(fabric) if fabric.to_map() == map => {}
+            None if map.is_empty() => {}
+            _ => return Err(D::Error::custom("the keys of the fabric are not those that are known")),
+        }
+        Ok(fabric)
+    }
+}
+
 /// Why bytes are not a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -103,7 +139,7 @@ pub enum DecodeError {
     #[error("it has {0} bytes, more than any record")]
     TooLong(usize),
     /// Written by another version of this program.
-    #[error("it has version {found}; this program knows version {VERSION}")]
+    #[error("it has version {found}; this program knows versions up to {VERSION}")]
     Version {
         /// The version it says it has.
         found: u32,
@@ -140,15 +176,19 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
     }
     let damaged = |error: serde_json::Error| DecodeError::Damaged(error.to_string());
     let Version { version } = serde_json::from_slice(bytes).map_err(damaged)?;
-    if version != VERSION {
+    if !(1..=VERSION).contains(&version) {
         return Err(DecodeError::Version { found: version });
     }
-    serde_json::from_slice::<Read>(bytes).map(|read| read.record).map_err(damaged)
+    let record = serde_json::from_slice::<Read>(bytes).map_err(damaged)?.record;
+    if record.version() > version {
+        return Err(DecodeError::Damaged(format!("version {version} has no fabric")));
+    }
+    Ok(record)
 }
 
 /// Writes a record.
 pub fn encode(record: &Record) -> Result<Vec<u8>, DecodeError> {
-    let written = Written { version: VERSION, record };
+    let written = Written { version: record.version(), record };
     serde_json::to_vec_pretty(&written).map_err(|error| DecodeError::Damaged(error.to_string()))
 }
 
@@ -165,6 +205,7 @@ mod tests {
             epoch: Epoch::new(7),
             write: true,
             device: "bowline1:00:e7".to_owned(),
+            fabric: None,
             path: "/var/lib/kubelet/stage".into(),
             mode: AccessMode::SingleNodeWriter,
             content,
@@ -179,8 +220,17 @@ mod tests {
         let phases = [Phase::Connecting, Phase::Making { uuid }, Phase::Staged];
         phases
             .into_iter()
-            .flat_map(|phase| [record(phase.clone(), Content::Block), record(phase, fs.clone())])
+            .flat_map(|phase| {
+                let plain = record(phase.clone(), fs.clone());
+                [record(phase, Content::Block), plain.clone(), Record { fabric: Some(fabric()), ..plain }]
+            })
             .collect()
+    }
+
+    fn fabric() -> NvmeContext {
+        let (volume, node) = (VolumeId::new("pvc-1").unwrap(), NodeId::new("worker-1").unwrap());
+        let names = bowline_core::NvmeNames::new("storage", &volume, &node, Epoch::new(7));
+        NvmeContext { names, addresses: vec!["10.0.0.1:4420".parse().unwrap()] }
     }
 
     #[test]
@@ -199,6 +249,27 @@ mod tests {
     }
 
     #[test]
+    fn the_form_of_version_2_is_kept() {
+        let record = Record { fabric: Some(fabric()), ..record(Phase::Staged, Content::Block) };
+        insta::assert_snapshot!(String::from_utf8(encode(&record).unwrap()).unwrap());
+    }
+
+    #[test]
+    fn a_fabric_that_says_more_to_the_kernel_than_names_is_damage() {
+        let record = Record { fabric: Some(fabric()), ..record(Phase::Staged, Content::Block) };
+        let text = String::from_utf8(encode(&record).unwrap()).unwrap();
+        for (from, to) in [
+            ("10.0.0.1:4420", "10.0.0.1:4420,transport=x"),
+            ("nqn.2026", "nqn,hostnqn=a.2026"),
+            ("bowline.storage/host-id", "bowline.storage/other"),
+            ("\"version\": 2", "\"version\": 1"),
+        ] {
+            let changed = text.replace(from, to);
+            assert!(matches!(decode(changed.as_bytes()), Err(DecodeError::Damaged(_))), "{changed}");
+        }
+    }
+
+    #[test]
     fn a_record_that_was_cut_anywhere_is_damaged() {
         let whole = encode(&rows()[1]).unwrap();
         for length in 0..whole.len() {
@@ -209,7 +280,7 @@ mod tests {
     #[test]
     fn other_versions_are_told_apart_from_damage() {
         let text = String::from_utf8(encode(&rows()[0]).unwrap()).unwrap();
-        for found in [0, 2, u32::MAX] {
+        for found in [0, 3, u32::MAX] {
             let other = text.replace("\"version\": 1", &format!("\"version\": {found}"));
             assert_eq!(decode(other.as_bytes()), Err(DecodeError::Version { found }));
         }
@@ -225,7 +296,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_record_is_read_or_refused(at in 0..2000_usize, byte in any::<u8>(), row in 0..6_usize) {
+        fn a_changed_record_is_read_or_refused(at in 0..2000_usize, byte in any::<u8>(), row in 0..9_usize) {
             let mut bytes = encode(&rows()[row]).unwrap();
             let at = at % bytes.len();
             bytes[at] = byte;

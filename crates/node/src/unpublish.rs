@@ -24,7 +24,7 @@ impl ThisNode {
         let table = self.host.mounts()?;
         if table.is_mount_point(&path) {
             let mut found = Vec::new();
-            for devices in self.devices.values() {
+            for devices in self.all_devices() {
                 found.extend(devices.find(volume, &self.id)?);
             }
             let is_ours = |mount: &&Mount| {

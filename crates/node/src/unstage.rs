@@ -2,6 +2,7 @@
 
 use crate::answer::Fault;
 use crate::devices::{Device, Devices};
+use crate::event::Event;
 use crate::node::ThisNode;
 use crate::seen::{is_content, listed};
 use crate::staging::{Content, Phase, Record};
@@ -25,7 +26,8 @@ impl ThisNode {
         };
         match self.usable_record(volume) {
             Some(record) if place.as_ref().is_none_or(|place| place.path() == record.path) => {
-                self.take_down(self.devices_of(&record.target)?, &record, place.as_ref())?;
+                let devices = self.devices_of(&record.target, &record.grant())?;
+                self.take_down(devices, &record, place.as_ref())?;
             }
             Some(record) => return self.is_elsewhere(&record, place.as_ref()),
             None => self.take_down_unrecorded(volume, place.as_ref())?,
@@ -93,6 +95,7 @@ impl ThisNode {
         for found in &found {
             devices.disconnect(volume, &self.id, found.epoch)?;
         }
+        self.clear_remains(devices, volume)?;
         pass("node.disconnect.after");
         // A making that could not be looked at is kept in mind for the next grant.
         if settled && !(device.is_none() && matches!(record.phase, Phase::Making { .. })) {
@@ -134,9 +137,8 @@ impl ThisNode {
     /// Without a record: what the kernel knows to be this volume's is taken down, and nothing else.
     fn take_down_unrecorded(&self, volume: &VolumeId, place: Option<&Place>) -> Result<(), Fault> {
         let mut found = Vec::new();
-        for devices in self.devices.values() {
-            found
-                .extend(devices.find(volume, &self.id)?.into_iter().map(|device| (devices.as_ref(), device)));
+        for devices in self.all_devices() {
+            found.extend(devices.find(volume, &self.id)?.into_iter().map(|device| (devices, device)));
         }
         let table = self.host.mounts()?;
         let at = place.map(Place::path);
@@ -164,7 +166,21 @@ impl ThisNode {
         for (devices, device) in &found {
             devices.disconnect(volume, &self.id, device.epoch)?;
         }
+        for devices in self.all_devices() {
+            self.clear_remains(devices, volume)?;
+        }
         pass("node.disconnect.after");
         Ok(self.state.remove(volume)?)
+    }
+
+    /// Takes away what leads to the storage without a device. What is only held by its last user ends with that one.
+    fn clear_remains(&self, devices: &dyn Devices, volume: &VolumeId) -> Result<(), Fault> {
+        for left in devices.remains(volume, &self.id)? {
+            if !left.held {
+                devices.disconnect(volume, &self.id, left.epoch)?;
+                self.tell(volume, &Event::OrphanCleaned { epoch: left.epoch });
+            }
+        }
+        Ok(())
     }
 }

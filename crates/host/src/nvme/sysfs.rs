@@ -70,6 +70,20 @@ pub enum ControllerState {
     Other(String),
 }
 
+impl std::fmt::Display for ControllerState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::New => "new",
+            Self::Live => "live",
+            Self::Resetting => "resetting",
+            Self::Connecting => "connecting",
+            Self::Deleting => "deleting",
+            Self::Dead => "dead",
+            Self::Other(word) => word,
+        })
+    }
+}
+
 impl ControllerState {
     fn parse(word: &str) -> Self {
         match word {

@@ -1,7 +1,8 @@
 //! Roots of a machine made from text, and a kernel that connects and disconnects in them.
 //!
 //! A tree is lines of `path = content`, `path -> target` and `path b major:minor`. Device numbers of 259, where disks are
-//! on a real machine, become 3999, where nothing is: no test may reach a disk by accident.
+//! on a real machine, become 3999, where nothing is: no test may reach a disk by accident. Tests of `crates/node` use this
+//! page, too.
 
 use bowline_host::nvme::{Kernel, WriteError};
 use bowline_host::{Host, Roots, command::Programs};
@@ -13,6 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+
+const EIO: i32 = 5;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
+const ECONNREFUSED: i32 = 111;
+const EALREADY: i32 = 114;
 
 pub(crate) struct Tree(tempfile::TempDir);
 
@@ -105,24 +112,45 @@ impl Fake {
         self.world.lock().unwrap()
     }
 
+    /// A connect that somebody else made.
+    pub(crate) fn command(&self, text: &str) {
+        self.connect(text).unwrap();
+    }
+
+    /// Names and numbers are given out from the beginning again.
+    pub(crate) fn restart_numbering(&self) {
+        self.world().next = 0;
+    }
+
+    /// Whatever had the disk of a lost subsystem open has let go of it.
+    pub(crate) fn forget(&self, nqn: &str) {
+        for entry in fs::read_dir(self.sys("class/nvme-subsystem")).unwrap() {
+            let class = entry.unwrap().path();
+            if fs::read_to_string(class.join("subsysnqn")).unwrap().trim() == nqn {
+                fs::remove_dir_all(class.canonicalize().unwrap()).unwrap();
+                fs::remove_file(class).unwrap();
+            }
+        }
+    }
+
     fn sys(&self, name: &str) -> PathBuf {
         self.root.join("sys").join(name)
     }
 
     fn connect(&self, text: &str) -> Result<String, i32> {
         let value = |key: &str| text.split(',').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-        let value = |key: &str| value(key).map(str::to_owned).ok_or(libc::EINVAL);
+        let value = |key: &str| value(key).map(str::to_owned).ok_or(EINVAL);
         let (nqn, host) = (value("nqn")?, value("hostnqn")?);
         let address = format!("{}:{}", value("traddr")?, value("trsvcid")?);
         let mut world = self.world();
         if world.silent.contains(&address) {
-            return Err(libc::ECONNREFUSED);
+            return Err(ECONNREFUSED);
         }
         let Some(export) = world.exports.get(&nqn).filter(|export| export.host == host).cloned() else {
-            return Err(libc::EIO);
+            return Err(EIO);
         };
         if world.connected.iter().any(|(known, at, ..)| *known == nqn && *at == address) {
-            return Err(libc::EALREADY);
+            return Err(EALREADY);
         }
         let known = world.connected.iter().find(|(known, ..)| *known == nqn).map(|known| known.3);
         world.next += 1;
@@ -179,7 +207,7 @@ impl Fake {
         for (_, _, controller, subsystem) in gone {
             let above = self.sys(&format!("devices/virtual/nvme-subsystem/nvme-subsys{subsystem}"));
             fs::remove_dir_all(self.sys(&format!("devices/virtual/nvme-fabrics/ctl/nvme{controller}"))).unwrap();
-            fs::remove_file(above.join(format!("nvme{controller}"))).unwrap();
+            let _ = fs::remove_file(above.join(format!("nvme{controller}")));
             let disk = format!("nvme{subsystem}n1");
             let _ = fs::remove_dir_all(above.join(&disk));
             let _ = fs::remove_file(self.root.join("dev").join(&disk));
@@ -195,7 +223,7 @@ impl Fake {
         let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
         let world = self.world();
         let found = world.connected.iter().find(|one| format!("nvme{}", one.2) == name);
-        let nqn = found.map(|found| found.0.clone()).ok_or(libc::ENODEV)?;
+        let nqn = found.map(|found| found.0.clone()).ok_or(ENODEV)?;
         let last = world.connected.iter().filter(|one| one.0 == nqn).count() == 1;
         drop(world);
         if last {

@@ -47,9 +47,11 @@ fn record(lab: &Lab, volume: &str, epoch: u64, phase: Phase) -> Record {
         node: "a".parse().unwrap(),
         epoch: Epoch::new(epoch),
         write: true,
+        fabric: None,
     };
     Record {
         device: lab.devices().identity(&grant),
+        fabric: None,
         volume: grant.volume,
         node: grant.node,
         target: target(),

@@ -74,9 +74,9 @@ impl Devices for Troubled {
         self.inner.disconnect(volume, node, epoch)
     }
 
-    fn refresh(&self, volume: &VolumeId, node: &NodeId, device: &Device) -> Result<u64, DevicesError> {
+    fn refresh(&self, grant: &Grant, device: &Device, at_least: u64) -> Result<u64, DevicesError> {
         self.answer()?;
-        self.inner.refresh(volume, node, device)
+        self.inner.refresh(grant, device, at_least)
     }
 
     fn check(&self) -> Result<(), DevicesError> {

@@ -9,8 +9,9 @@ use bowline_host::Host;
 use bowline_host::format::FsType;
 use bowline_host::loopdev::LoopDevice;
 use bowline_host::mount::own_mounts;
+use bowline_host::nvme::{Child, Nvme, Settings};
 use bowline_host::path::Base;
-use bowline_node::{Devices, FileDevices, NodeService, Parts, Timing};
+use bowline_node::{Devices, FileDevices, NodeService, NvmeDevices, Parts, Timing};
 use bowline_target::{BackingError, BackingFiles, GrantContext};
 use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, HashMap};
@@ -151,6 +152,19 @@ impl Lab {
         host: &Host,
         answer_within: Duration,
     ) -> Node<'_> {
+        let unused = Child { program: "/bin/false".into(), args: Vec::new() };
+        let nvme = Nvme::new(Arc::new(host.clone()), Arc::new(unused), Settings::default());
+        self.node_over(name, devices, Arc::new(NvmeDevices::new(Arc::new(nvme))), host, answer_within)
+    }
+
+    pub(crate) fn node_over(
+        &self,
+        name: &str,
+        devices: Arc<dyn Devices>,
+        fabric: Arc<dyn Devices>,
+        host: &Host,
+        answer_within: Duration,
+    ) -> Node<'_> {
         let root = self.path(name);
         let pods = root.join("kubelet");
         fs::create_dir_all(&pods).unwrap();
@@ -158,6 +172,7 @@ impl Lab {
         let parts = Parts {
             node: NodeId::new(name).unwrap(),
             devices: BTreeMap::from([(target(), devices)]),
+            fabric,
             host: Arc::new(host.clone()),
             state: root.join("state"),
             bases: vec![Base::open(&pods).unwrap()],

@@ -6,9 +6,13 @@ mod crash;
 mod device;
 mod lab;
 mod life;
+mod nvme;
 mod refuse;
 mod size;
 mod stale;
 mod sweep;
 mod target;
+#[path = "../../../host/tests/nvme/tree.rs"]
+#[allow(dead_code, reason = "the tests of crates/host use all of it")]
+mod tree;
 mod turns;

@@ -55,6 +55,7 @@ fn an_earlier_grant_in_use_is_named_and_an_unused_one_is_cleared() {
         node: "a".parse().unwrap(),
         epoch: bowline_core::Epoch::new(epoch),
         write: true,
+        fabric: None,
     };
     lab.grant("v", "a", 1, true);
     let left = devices.connect(&grant(1)).unwrap();

@@ -139,6 +139,21 @@ fn a_device_that_fails_under_a_mount_is_told_and_does_not_keep_unstage() {
     lab.assert_clean();
 }
 
+/// An xfs that has shut itself down answers every `stat` with an error, that of its root included.
+#[test]
+fn an_xfs_that_shut_itself_down_does_not_keep_unpublish_and_unstage() {
+    let Some(lab) = Lab::new(&[FsType::Xfs]) else { return };
+    lab.volume("v", smallest(FsType::Xfs));
+    let (node, context) = (lab.node("a"), lab.grant("v", "a", 1, true));
+    node.up("v", &context, FsType::Xfs);
+    lab.host.programs.run("xfs_io", &["-x", "-c", "shutdown", &node.text("stage-v")]).unwrap();
+    assert!(fs::metadata(node.at("pod")).is_err(), "it is shut down");
+    assert!(node.stats("v", &node.text("pod")).is_err());
+    node.down("v");
+    assert!(!node.at("pod").exists());
+    lab.assert_clean();
+}
+
 #[test]
 fn a_mount_of_another_device_is_not_taken_for_the_volume() {
     let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
