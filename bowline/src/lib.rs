@@ -12,6 +12,7 @@ pub mod client;
 mod command;
 pub mod config;
 pub mod controller;
+pub mod fabric;
 pub mod failure;
 mod identity;
 pub mod kubelet;
@@ -54,13 +55,22 @@ pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    if let Command::KernelWrite { file, text } = &cli.command {
+        return ExitCode::from(bowline_host::nvme::child(file, text));
+    }
     bowline_host::memory::use_few_pools();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return ended(Err(Failure::failed(format!("no threads can be started: {error}")))),
     };
-    ended(runtime.block_on(dispatch(cli, data_from)))
+    let done = runtime.block_on(dispatch(cli, data_from));
+    // A thread that waits for a dead disk is not waited for: whatever it does can be cut at any point.
+    runtime.shutdown_timeout(AT_THE_END);
+    ended(done)
 }
+
+/// How long work that nobody waits for any more may still take when the process is about to end.
+const AT_THE_END: Duration = Duration::from_secs(5);
 
 /// How often memory that is free is given back by a process that stays.
 const GIVE_BACK: Duration = Duration::from_secs(30);
@@ -86,9 +96,11 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
         }
         Command::Node(args) => {
             log::init();
-            let kubelet = args.kubelet.clone();
+            let (kubelet, nvme) = (args.kubelet.clone(), args.nvme.settings()?);
             let config = config::Config::load_node(&cli.data, args)?;
-            Box::pin(node::run(config, kubelet)).await.map_err(|error| Failure::failed(format!("{error:#}")))
+            Box::pin(node::run(config, kubelet, nvme))
+                .await
+                .map_err(|error| Failure::failed(format!("{error:#}")))
         }
         Command::Controller(args) => {
             log::init();

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::args::UpArgs;
 use crate::config::{Config, ShelfAt, absolute_path};
+use crate::fabric::{self, NvmeArgs};
 use crate::identity::Identity;
 use crate::kubelet::{self, KubeletArgs, Registration};
 use crate::notify::{self, State};
@@ -49,13 +50,17 @@ pub struct NodeArgs {
     #[arg(long, env = "BOWLINE_SHELF", value_name = "TARGET=DIR", value_delimiter = ',')]
     pub shelf: Vec<ShelfAt>,
 
+    /// Volumes over NVMe/TCP.
+    #[command(flatten)]
+    pub nvme: NvmeArgs,
+
     /// In Kubernetes.
     #[command(flatten)]
     pub kubelet: KubeletArgs,
 }
 
 impl From<NodeArgs> for UpArgs {
-    fn from(NodeArgs { csi, node, max_volumes, path_root, shelf: _, kubelet: _ }: NodeArgs) -> Self {
+    fn from(NodeArgs { csi, node, max_volumes, path_root, shelf: _, nvme: _, kubelet: _ }: NodeArgs) -> Self {
         let node = Some(node);
         let (http, target, overcommit, reserve, tls) = (None, None, None, None, None);
         let (peer, agent) = (vec![], vec![]);
@@ -120,11 +125,12 @@ impl BackingFiles for LateShelf {
 
 /// Serves until it is told to stop. Its controller is the one in Kubernetes, or a `bowline up` with the same data
 /// directory.
-pub(crate) async fn run(config: Config, told: KubeletArgs) -> Result<()> {
+pub(crate) async fn run(config: Config, told: KubeletArgs, nvme: bowline_host::nvme::Settings) -> Result<()> {
     let stop = stopped()?;
     let registry = Arc::new(Mutex::new(Registry::default()));
     let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
-    let node = this_node(&config, &host, devices(&config, &host)?, &registry)?;
+    let fabric = fabric::devices(&host, nvme);
+    let node = this_node(&config, &host, devices(&config, &host)?, fabric, &registry)?;
     if told.kubelet.is_some() {
         kubelet::make_place(config.csi.path())?;
     }

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::agents::Agents;
 use crate::config::{Config, TargetKind};
+use crate::fabric;
 use crate::notify::{self, State};
 
 /// The one target of a machine on its own.
@@ -57,7 +58,8 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     if let Some(files) = files {
         devices.insert(TargetId::new(TARGET)?, Arc::new(FileDevices::new(Arc::clone(&host), files)));
     }
-    let node = this_node(&config, &host, devices, &registry)?;
+    let fabric = fabric::devices(&host, bowline_host::nvme::Settings::default());
+    let node = this_node(&config, &host, devices, fabric, &registry)?;
     let server = Server::bind(&config.csi, Limits::default())
         .await?
         .identity(IdentityService::new(catalog.clone()))
@@ -175,11 +177,13 @@ pub(crate) fn this_node(
     config: &Config,
     host: &Arc<Host>,
     devices: BTreeMap<TargetId, Arc<dyn Devices>>,
+    fabric: Arc<dyn Devices>,
     registry: &Mutex<Registry>,
 ) -> Result<NodeService> {
     let parts = bowline_node::Parts {
         node: config.node.clone(),
         devices,
+        fabric,
         host: Arc::clone(host),
         state: config.state.clone(),
         bases: vec![Base::open(&config.path_root)?],

@@ -317,3 +317,17 @@ fn events_are_followed_from_the_past_into_the_future() {
     let (code, err) = following.interrupt();
     assert_eq!((code, err.as_str()), (Some(0), ""));
 }
+
+/// The node's child: the answer on stdout, or the number of the kernel's refusal on stderr.
+#[test]
+fn a_write_to_the_kernel_is_made_by_a_process_of_its_own() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("nvme-fabrics");
+    let typed = ["kernel-write", file.to_str().unwrap(), "transport=tcp,nqn=a"];
+    let refused = run(place.path(), &typed);
+    assert_eq!((refused.status.code(), refused.stderr.as_slice()), (Some(1), b"errno 2".as_slice()));
+    std::fs::write(&file, "").unwrap();
+    let written = run(place.path(), &typed);
+    assert_eq!(written.status.code(), Some(0), "{written:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "transport=tcp,nqn=a");
+}

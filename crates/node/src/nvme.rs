@@ -84,10 +84,12 @@ fn fault(error: &NvmeError) -> DevicesError {
 /// How to get there, if the names in it are those of this very grant.
 fn fabric(grant: &Grant) -> Result<&NvmeContext, DevicesError> {
     let Grant { volume, node, epoch, fabric, .. } = grant;
-    let none = || DevicesError::NotGranted(format!("the grant of volume {volume} does not say how to get there"));
+    let none =
+        || DevicesError::NotGranted(format!("the grant of volume {volume} does not say how to get there"));
     let fabric = fabric.as_ref().ok_or_else(none)?;
     let nqn = &fabric.names.subsystem;
-    let expected = owner(nqn, volume).map(|(installation, _)| NvmeNames::new(installation, volume, node, *epoch));
+    let expected =
+        owner(nqn, volume).map(|(installation, _)| NvmeNames::new(installation, volume, node, *epoch));
     if expected.as_ref() == Some(&fabric.names) {
         return Ok(fabric);
     }

@@ -303,10 +303,8 @@ impl Nvme {
             holders.retain(|holder| !matches!(holder, Holder::Process { pid, .. } if *pid == own));
             Ok(holders.is_empty().then_some(()))
         };
-        let in_use = || NvmeError::InUse {
-            device: device.clone(),
-            by: self.host.users_of_device(namespace.number),
-        };
+        let in_use =
+            || NvmeError::InUse { device: device.clone(), by: self.host.users_of_device(namespace.number) };
         if until(LINGER, others)?.is_none() {
             return Err(in_use());
         }

@@ -22,7 +22,8 @@ fn machine(text: &str) -> Option<Tree> {
         );
         println!("{line}");
         if let Some(path) = std::env::var_os("BOWLINE_SUMMARY") {
-            writeln!(std::fs::File::options().create(true).append(true).open(path).unwrap(), "{line}").unwrap();
+            writeln!(std::fs::File::options().create(true).append(true).open(path).unwrap(), "{line}")
+                .unwrap();
         }
     }
     tree

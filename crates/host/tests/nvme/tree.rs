@@ -206,7 +206,8 @@ impl Fake {
         let gone: Vec<(String, String, u32, u32)> = gone;
         for (_, _, controller, subsystem) in gone {
             let above = self.sys(&format!("devices/virtual/nvme-subsystem/nvme-subsys{subsystem}"));
-            fs::remove_dir_all(self.sys(&format!("devices/virtual/nvme-fabrics/ctl/nvme{controller}"))).unwrap();
+            fs::remove_dir_all(self.sys(&format!("devices/virtual/nvme-fabrics/ctl/nvme{controller}")))
+                .unwrap();
             let _ = fs::remove_file(above.join(format!("nvme{controller}")));
             let disk = format!("nvme{subsystem}n1");
             let _ = fs::remove_dir_all(above.join(&disk));
