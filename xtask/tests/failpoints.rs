@@ -26,6 +26,8 @@ const CHANGES: &[&str] = &[
     "ioctl::clear",
     "ioctl::freeze",
     "ioctl::thaw",
+    "ioctl::refuse_writes",
+    "kernel.write(",
     "ficlone",
     "fallocate(",
     "setxattr",

@@ -2,6 +2,7 @@
 
 use crate::command::no_starts;
 use crate::ioctl;
+use bowline_failpoint::pass;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::fmt;
 use std::fs::File;
@@ -199,7 +200,9 @@ pub fn refuse_writes(device: &Path, number: DeviceNumber) -> Result<(), DeviceEr
         return Err(DeviceError::OtherDevice { device, found, expected: number });
     }
     let fault = |error: rustix::io::Errno| DeviceError::io(device, error);
+    pass("host.refuse-writes.before");
     ioctl::refuse_writes(&open.file).map_err(fault)?;
+    pass("host.refuse-writes.after");
     match ioctl::device_read_only(&open.file).map_err(fault)? {
         true => Ok(()),
         false => Err(DeviceError::io(device, io::Error::other("it still takes writes"))),

@@ -90,9 +90,10 @@ pub trait Devices: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Whether something leads from the device of a grant to its storage just now. Asks neither: it answers at once.
-    fn reaches(&self, _grant: &Grant) -> Result<(), DevicesError> {
-        Ok(())
+    /// Whether something leads from the device of a grant to its storage just now, and what does not as it should. Asks
+    /// neither: it answers at once.
+    fn reaches(&self, _grant: &Grant) -> Result<Option<String>, DevicesError> {
+        Ok(None)
     }
 
     /// Takes the device of a grant away. None there is fine.

@@ -33,11 +33,18 @@ impl ThisNode {
         let table = self.host.mounts()?;
         let mut ailments = Vec::new();
         let grant = record.grant();
-        if let Err(error) = self.devices_of(&record.target, &grant)?.reaches(&grant) {
+        match self.devices_of(&record.target, &grant)?.reaches(&grant) {
             // Asking the device would keep the asker waiting.
-            ailments.push(Ailment::Inaccessible { reason: "NotConnected", message: error.to_string() });
-        } else if let Err(error) = bowline_host::device::answers(&device.path) {
-            ailments.push(Ailment::Inaccessible { reason: "DeviceFailed", message: error.to_string() });
+            Err(error) => {
+                ailments.push(Ailment::Inaccessible { reason: "NotConnected", message: error.to_string() });
+            }
+            Ok(lost) => {
+                ailments.extend(lost.map(|message| Ailment::Degraded { reason: "PathLost", message }));
+                if let Err(error) = bowline_host::device::answers(&device.path) {
+                    let message = error.to_string();
+                    ailments.push(Ailment::Inaccessible { reason: "DeviceFailed", message });
+                }
+            }
         }
         if let Some(top) = table.top(&record.path)
             && matches!(record.content, Content::Filesystem { .. })

@@ -148,19 +148,22 @@ impl Devices for NvmeDevices {
         Ok(self.found(volume, node)?.into_iter().filter_map(left).collect())
     }
 
-    fn reaches(&self, grant: &Grant) -> Result<(), DevicesError> {
-        let names = &fabric(grant)?.names;
+    fn reaches(&self, grant: &Grant) -> Result<Option<String>, DevicesError> {
+        let NvmeContext { names, addresses } = fabric(grant)?;
         let subsystem = self.nvme.subsystem(&names.subsystem).map_err(|error| fault(&error))?;
         let controllers = subsystem.map(|subsystem| subsystem.controllers).unwrap_or_default();
-        if controllers.iter().any(|one| one.state == ControllerState::Live) {
-            return Ok(());
+        let live = controllers.iter().filter(|one| one.state == ControllerState::Live).count();
+        let wanted = if self.nvme.is_multipath() { addresses.len() } else { 1 };
+        if live >= wanted {
+            return Ok(None);
         }
         let Grant { volume, epoch, .. } = grant;
         let states: Vec<_> = controllers.iter().map(|one| one.state.to_string()).collect();
         let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
-        Err(DevicesError::Unreachable(format!(
-            "no connection of volume {volume} (epoch {epoch}) to its target works; connections: {states}"
-        )))
+        let said = format!(
+            "of {wanted} connections of volume {volume} (epoch {epoch}) to its target {live} work; connections: {states}"
+        );
+        if live == 0 { Err(DevicesError::Unreachable(said)) } else { Ok(Some(said)) }
     }
 
     fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError> {

@@ -35,6 +35,7 @@ impl ThisNode {
             Ok(device) => device,
             Err(stale) => self.recover(&mut record, &wish, &staging, &stale)?,
         };
+        self.restore_paths(&record)?;
         let table = self.host.mounts()?;
         let mut others = self.published(&table, &record, Some(&device));
         others.retain(|path| path != target.path());
@@ -142,6 +143,20 @@ impl ThisNode {
             self.state.note(record)?;
         }
         Err(fault)
+    }
+
+    /// Connects anew what was given up by the kernel while another connection served. That they serve is enough.
+    fn restore_paths(&self, record: &Record) -> Result<(), Fault> {
+        let grant = record.grant();
+        let devices = self.devices_of(&record.target, &grant)?;
+        if let Ok(Some(lost)) = devices.reaches(&grant) {
+            let volume = &record.volume;
+            match devices.connect(&grant) {
+                Ok(_) => tracing::info!(%volume, lost, "connected again what can be"),
+                Err(error) => tracing::warn!(%volume, lost, %error, "a connection stays lost"),
+            }
+        }
+        Ok(())
     }
 
     /// Mounts a stale volume again: a few attempts, then the caller hears why. Nothing that is in use is unmounted.

@@ -129,7 +129,7 @@ impl Nvme {
     ///
     /// Without native multipath one connection is made and no more: two would be two disks with the same bytes.
     pub fn connect(&self, login: &Login) -> Result<Connected, NvmeError> {
-        let NvmeNames { subsystem: nqn, host, namespace, .. } = &login.names;
+        let NvmeNames { subsystem: nqn, host, .. } = &login.names;
         let known = self.subsystem(nqn)?;
         let controllers = known.map(|subsystem| subsystem.controllers).unwrap_or_default();
         if let Some(other) = controllers.iter().find(|one| one.host_nqn != *host) {
@@ -160,13 +160,7 @@ impl Nvme {
         if reached == 0 {
             return Err(NvmeError::Connect { nqn: nqn.clone(), failures });
         }
-        let node = self.await_device(login)?;
-        // Once more, past the cache: the device that is handed out is the one that is there now.
-        let proven = self.resolve(nqn, namespace)?;
-        match proven {
-            Some(proven) if proven.number == node.number => Ok(Connected { node: proven, failures }),
-            _ => Err(self.orphan(login)),
-        }
+        Ok(Connected { node: self.await_device(login)?, failures })
     }
 
     fn reach(&self, names: &NvmeNames, address: SocketAddr) -> Result<(), NvmeError> {

@@ -326,9 +326,11 @@ impl Nvme {
         let size = || self.size(nqn, namespace);
         let enough = |size: &u64| at_least > 0 && *size >= at_least;
         let Some(subsystem) = self.subsystem(nqn)? else { return Ok(None) };
-        if let Some(size) = size()?.filter(enough) {
+        let before = size()?;
+        if let Some(size) = before.filter(enough) {
             return Ok(Some(size));
         }
+        pass("host.nvme-rescan.before");
         for controller in subsystem.controllers.iter().filter(|one| one.state == ControllerState::Live) {
             let file = controller.directory.join("rescan_controller");
             match self.kernel.write(&file, "1", self.settings.grow_within) {
@@ -337,7 +339,7 @@ impl Nvme {
                 Err(error) => return Err(error.into()),
             }
         }
-        let before = size()?;
+        pass("host.nvme-rescan.after");
         let changed = |size: &u64| if at_least > 0 { enough(size) } else { Some(*size) != before };
         // Without a size to wait for, the scan gets a moment.
         let time = if at_least > 0 { self.settings.grow_within } else { LINGER };

@@ -1,6 +1,7 @@
 //! The node's side of NVMe/TCP, on trees of files and on a kernel that is made of them. What cannot run here says
 //! `not run`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
+#![allow(clippy::print_stdout, reason = "it is a test")]
 
 mod connect;
 mod recorded;

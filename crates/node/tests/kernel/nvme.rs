@@ -4,6 +4,7 @@
 use crate::lab::{Lab, Node, block, not_run, plain, refused, smallest};
 use crate::tree::{Export, Fake, Tree};
 use bowline_core::{Epoch, NodeId, NvmeNames, TargetId, VolumeId};
+use bowline_csi::wire::VolumeHealthErrorType;
 use bowline_csi::wire::volume_capability::access_mode::Mode;
 use bowline_host::device::is_read_only;
 use bowline_host::format::FsType;
@@ -282,11 +283,35 @@ fn a_disk_without_a_way_to_its_target_is_told_at_once() {
     node.up("v", &context, FsType::Ext4);
     let states = machine.files("state");
     fs::write(&states[0], "connecting\n").unwrap();
-    assert_eq!(node.health("v").unwrap(), [], "the other way is open");
+    let health = node.health("v").unwrap();
+    assert_eq!(health.len(), 1, "the other way is open: {health:?}");
+    assert_eq!(
+        (health[0].reason.as_str(), health[0].status()),
+        ("PathLost", VolumeHealthErrorType::Degraded)
+    );
+    node.stats("v", &node.text("pod")).unwrap();
     states.iter().for_each(|state| fs::write(state, "connecting\n").unwrap());
     refused(node.stats("v", &node.text("pod")), Code::Unavailable, "connecting, connecting");
     let health = node.health("v").unwrap();
     assert_eq!((health.len(), health[0].reason.as_str()), (1, "NotConnected"));
+    node.down("v");
+    machine.assert_clean();
+}
+
+#[test]
+fn a_connection_that_was_given_up_is_made_again_by_the_next_publish() {
+    let Some(machine) = Machine::new() else { return };
+    let (node, context) = (machine.node("a"), machine.grant("v", "a", 1, true));
+    machine.kernel.world().silent = vec!["10.0.1.1:4420".to_owned()];
+    node.up("v", &context, FsType::Ext4);
+    assert_eq!(node.health("v").unwrap()[0].reason, "PathLost");
+    machine.asked();
+    node.publish("v", "pod", &context, &plain(FsType::Ext4), false).unwrap();
+    assert_eq!(machine.asked(), ["connect"], "in vain, and the volume is shown all the same");
+    machine.kernel.world().silent.clear();
+    node.publish("v", "pod", &context, &plain(FsType::Ext4), false).unwrap();
+    assert_eq!(node.health("v").unwrap(), []);
+    assert_eq!(machine.files("state").len(), 2);
     node.down("v");
     machine.assert_clean();
 }
