@@ -38,8 +38,8 @@ use sysfs::{attribute, uuid};
 pub struct Settings {
     /// How the NQN of every subsystem begins that may be touched.
     pub prefix: String,
-    /// How often the target is asked whether it is still there (`keep_alive_tmo`), in seconds. A silent network is
-    /// noticed within one and a half of these.
+    /// How long the target may be silent (`keep_alive_tmo`), in seconds. Linux 6.1 gives the connection up after less than
+    /// three of these: it waits for the lost question twice.
     pub keep_alive: u32,
     /// How long to wait before the next attempt to get a lost connection back (`reconnect_delay`), in seconds.
     pub reconnect_delay: u32,
