@@ -39,7 +39,7 @@ impl ThisNode {
         let volume = &request.volume;
         let (record, _, device) = self.at_path(volume, &request.path)?;
         let grant = record.grant();
-        let at_least = request.capacity.as_ref().map_or(0, |range| range.required());
+        let at_least = request.capacity.as_ref().map_or(0, bowline_csi::CapacityRange::required);
         let size = self.devices_of(&record.target, &grant)?.refresh(&grant, &device, at_least)?;
         if let Some(range) = request.capacity.filter(|range| !range.contains(size)) {
             let limit = range.limit().map_or("any number of".to_owned(), |limit| limit.to_string());

@@ -47,7 +47,7 @@ impl NvmeDevices {
 
     /// Everything of a volume that may be this node's, of whatever epoch.
     fn found(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<Found>, DevicesError> {
-        let all = self.nvme.subsystems().map_err(|error| fault(&error))?;
+        let all = self.nvme.subsystems(|nqn| owner(nqn, volume).is_some()).map_err(|error| fault(&error))?;
         let ours = |subsystem: Subsystem| {
             let (installation, epoch) = owner(&subsystem.nqn, volume)?;
             let names = NvmeNames::new(installation, volume, node, epoch);

@@ -178,15 +178,16 @@ impl Nvme {
         Self { host, kernel, settings, cache: Mutex::default(), turn: Turn::default() }
     }
 
-    /// Every subsystem that this driver manages.
-    pub fn subsystems(&self) -> Result<Vec<Subsystem>, NvmeError> {
-        Ok(sysfs::subsystems(&self.host.roots.sys, &self.settings.prefix)?)
+    /// Every subsystem that this driver manages and whose NQN is wanted.
+    pub fn subsystems(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Subsystem>, NvmeError> {
+        let wanted = |nqn: &str| self.is_ours(nqn).is_ok() && wanted(nqn);
+        Ok(sysfs::subsystems(&self.host.roots.sys, wanted)?)
     }
 
     /// One of them.
     pub fn subsystem(&self, nqn: &str) -> Result<Option<Subsystem>, NvmeError> {
         self.is_ours(nqn)?;
-        Ok(self.subsystems()?.into_iter().find(|subsystem| subsystem.nqn == nqn))
+        Ok(self.subsystems(|one| one == nqn)?.pop())
     }
 
     /// The device of a namespace; `None` if there is none that can be opened.

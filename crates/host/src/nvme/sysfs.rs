@@ -122,13 +122,13 @@ pub struct SysfsError {
     pub error: io::Error,
 }
 
-/// The subsystems whose NQN begins like this. Of all others, nothing but the NQN is read.
-pub(super) fn subsystems(sys: &Path, prefix: &str) -> Result<Vec<Subsystem>, SysfsError> {
+/// The subsystems whose NQN is wanted. Of all others, nothing but the NQN is read: there may be hundreds.
+pub(super) fn subsystems(sys: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Subsystem>, SysfsError> {
     let mut found = Vec::new();
     for entry in entries(&sys.join("class/nvme-subsystem"))? {
         let directory = entry.path();
         let Some(nqn) = attribute(&directory, "subsysnqn")? else { continue };
-        if nqn.starts_with(prefix) {
+        if wanted(&nqn) {
             found.push(subsystem(&directory, nqn)?);
         }
     }

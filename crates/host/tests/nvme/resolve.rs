@@ -59,7 +59,7 @@ fn a_subsystem_is_seen_with_its_connections() {
     let Some(tree) = machine(MULTIPATH) else { return };
     let nvme = reader(&tree);
     assert!(nvme.is_multipath());
-    let all = nvme.subsystems().unwrap();
+    let all = nvme.subsystems(|_| true).unwrap();
     assert_eq!(all.iter().map(|one| one.nqn.as_str()).collect::<Vec<_>>(), [A.0, B.0, C.0]);
     let states: Vec<_> = all.iter().flat_map(|one| &one.controllers).map(|one| one.state.clone()).collect();
     let [live, connecting, dead] =
@@ -78,7 +78,7 @@ fn a_subsystem_is_seen_with_its_connections() {
 fn what_is_odd_is_not_a_device() {
     let Some(tree) = machine(ODD) else { return };
     let nvme = reader(&tree);
-    let all = nvme.subsystems().unwrap();
+    let all = nvme.subsystems(|_| true).unwrap();
     let seen = |name: &str| {
         let nqn = format!("nqn.2026-01.storage.bowline:s:{name}:e1");
         all.iter().find(|one| one.nqn == nqn).unwrap().clone()
