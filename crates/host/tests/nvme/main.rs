@@ -6,6 +6,7 @@
 mod connect;
 mod recorded;
 mod resolve;
+#[allow(dead_code, reason = "the tests of crates/node use the rest of it")]
 mod tree;
 
 use bowline_host::nvme::{Kernel, Nvme, Settings};

@@ -13,6 +13,6 @@ mod stale;
 mod sweep;
 mod target;
 #[path = "../../../host/tests/nvme/tree.rs"]
-#[allow(dead_code, reason = "the tests of crates/host use all of it")]
+#[allow(dead_code, reason = "the tests of crates/host use the rest of it")]
 mod tree;
 mod turns;
