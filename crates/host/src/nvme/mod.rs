@@ -187,7 +187,8 @@ impl Nvme {
     /// One of them.
     pub fn subsystem(&self, nqn: &str) -> Result<Option<Subsystem>, NvmeError> {
         self.is_ours(nqn)?;
-        Ok(self.subsystems(|one| one == nqn)?.pop())
+        // For a moment there can be two: one that only its last user keeps, and the one that was connected since.
+        Ok(self.subsystems(|one| one == nqn)?.into_iter().max_by_key(|one| one.controllers.len()))
     }
 
     /// The device of a namespace; `None` if there is none that can be opened.

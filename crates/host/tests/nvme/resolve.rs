@@ -83,7 +83,9 @@ fn what_is_odd_is_not_a_device() {
         let nqn = format!("nqn.2026-01.storage.bowline:s:{name}:e1");
         all.iter().find(|one| one.nqn == nqn).unwrap().clone()
     };
-    assert_eq!(all.len(), 4, "{all:?}");
+    assert_eq!(all.len(), 7, "{all:?}");
+    let twice = nvme.subsystem("nqn.2026-01.storage.bowline:s:twice:e1").unwrap().unwrap();
+    assert_eq!(twice.controllers.len(), 1, "not the ones that are only held");
     assert!(seen("held").controllers.is_empty() && seen("held").namespaces.is_empty());
     assert_eq!(seen("orphan").controllers[0].state, ControllerState::Deleting);
     assert_eq!(seen("orphan").controllers[0].address, None);
