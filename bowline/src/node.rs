@@ -1,6 +1,6 @@
 //! `bowline node`: a node in Kubernetes, or a second one on the machine of a `bowline up`.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bowline_core::{Epoch, NodeId, TargetId, VolumeId};
 use bowline_csi::{Endpoint, Limits, Server};
 use bowline_host::{Host, Roots};
@@ -68,18 +68,16 @@ impl From<NodeArgs> for UpArgs {
     }
 }
 
-/// The devices of every target on this machine.
+/// The devices of every target on this machine. There may be none, where all volumes come over the network.
 fn devices(config: &Config, host: &Arc<Host>) -> Result<BTreeMap<TargetId, Arc<dyn Devices>>> {
-    let over = |files: Arc<dyn BackingFiles>| {
-        Arc::new(FileDevices::new(Arc::clone(host), files)) as Arc<dyn Devices>
-    };
-    if config.shelves.is_empty() {
-        let shelf = Shelf::open(&config.data.join("volumes"))
-            .with_context(|| format!("is `bowline up` running with --data {}?", config.data.display()))?;
-        return Ok(BTreeMap::from([(TargetId::new(TARGET)?, over(Arc::new(shelf)))]));
-    }
-    let shelves = config.shelves.iter();
-    Ok(shelves.map(|at| (at.target.clone(), over(Arc::new(LateShelf::new(&at.directory))))).collect())
+    let own = ShelfAt { target: TargetId::new(TARGET)?, directory: config.data.join("volumes") };
+    let shelves = if config.shelves.is_empty() { std::slice::from_ref(&own) } else { &config.shelves };
+    let devices = shelves.iter().map(|at| {
+        let files: Arc<dyn BackingFiles> = Arc::new(LateShelf::new(&at.directory));
+        let devices: Arc<dyn Devices> = Arc::new(FileDevices::new(Arc::clone(host), files));
+        (at.target.clone(), devices)
+    });
+    Ok(devices.collect())
 }
 
 /// The directory of a target that may come later than the node: its agent makes it.
