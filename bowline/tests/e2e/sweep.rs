@@ -342,6 +342,10 @@ fn named_points() -> BTreeSet<String> {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("host.settle.before", "erases what a mkfs left that was killed in the middle: host/tests/kernel"),
     ("host.settle.after", "the same"),
+    ("host.attach-behind.before", "a reader over NVMe/TCP: target/tests/nvmet"),
+    ("host.attach-behind.after", "the same"),
+    ("nvmet.step.before", "exports over NVMe/TCP: target/tests/nvmet/crash.rs"),
+    ("nvmet.step.after", "the same"),
 ];
 
 /// Every death there is in a step: first it is lived through once, to learn the points.

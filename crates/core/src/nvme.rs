@@ -41,6 +41,11 @@ impl NvmeNames {
         }
     }
 
+    /// How the names of all subsystems of a storage begin, and those of no other.
+    pub fn prefix(installation: &str) -> String {
+        format!("{NQN_PREFIX}{installation}:")
+    }
+
     /// The epoch in the name of a subsystem, if it exports this volume.
     pub fn epoch(installation: &str, volume: &VolumeId, subsystem: &str) -> Option<Epoch> {
         let digits = subsystem.strip_prefix(&subsystems_of(installation, volume))?.strip_prefix('e')?;
@@ -55,10 +60,10 @@ fn subsystems_of(installation: &str, volume: &VolumeId) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let volume = volume.as_str();
     if volume.len() <= PLAIN && volume.chars().all(plain) {
-        return format!("{NQN_PREFIX}{installation}:{volume}:");
+        return format!("{}{volume}:", NvmeNames::prefix(installation));
     }
     // A ',' would end the name where a node connects, a ':' would end the id. '~' is in no id that stands as it is.
-    format!("{NQN_PREFIX}{installation}:~{}:", hex(&digest("volume", volume)))
+    format!("{}~{}:", NvmeNames::prefix(installation), hex(&digest("volume", volume)))
 }
 
 fn digest(what: &str, of: &str) -> [u8; 16] {

@@ -57,13 +57,16 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("btrfs", "btrfs-progs", "btrfs volumes"),
 ];
 
-/// Files of the kernel: which root, path below it, name, what it is for.
-const FILES: &[(Root, &str, &str, &str)] = &[
-    (Root::Dev, "loop-control", "loop devices", "volumes of the file target"),
-    (Root::Dev, "fuse", "FUSE", "S3 mounts"),
-    (Root::Dev, "nvme-fabrics", "NVMe over fabrics", "volumes over NVMe/TCP"),
-    (Root::Sys, "kernel/config/nvmet", "the NVMe target", "serving volumes over NVMe/TCP from this machine"),
-];
+/// Files of the kernel in `/dev`: path, name, what it is for.
+const FILES: &[(&str, &str, &str)] =
+    &[LOOPS, ("fuse", "FUSE", "S3 mounts"), ("nvme-fabrics", "NVMe over fabrics", "volumes over NVMe/TCP")];
+
+/// The first of them.
+const LOOPS: (&str, &str, &str) = ("loop-control", "loop devices", "volumes of the file target");
+
+/// What a machine needs that exports volumes over NVMe/TCP, and the modules that bring it.
+const NVME_TARGET: &str = "serving volumes over NVMe/TCP from this machine";
+const NVME_MODULES: [&str; 4] = ["configfs", "nvmet", "nvmet-tcp", "loop"];
 
 /// The bit of the right to grow ext4 while it is mounted.
 pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
@@ -82,12 +85,6 @@ const CAPABILITIES: &[(u32, &str, &str, &str)] = &[
 /// What a disk over several connections is called here.
 const MULTIPATH: &str = "native NVMe multipath";
 
-#[derive(Clone, Copy)]
-enum Root {
-    Dev,
-    Sys,
-}
-
 impl Host {
     /// Looks for everything Bowline uses on a machine. Changes nothing.
     pub fn probe_machine(&self) -> Vec<Finding> {
@@ -96,20 +93,9 @@ impl Host {
             let present = self.is_capable(*bit).then(|| (*name).to_owned());
             finding(what, needed_for, present, &format!("this process has no {name}"))
         }));
-        findings.extend(FILES.iter().map(|(root, path, what, needed_for)| {
-            let root = match root {
-                Root::Dev => &self.roots.dev,
-                Root::Sys => &self.roots.sys,
-            };
-            let file = root.join(path);
-            finding(
-                what,
-                needed_for,
-                file.exists().then(|| file.display().to_string()),
-                "the kernel does not offer it",
-            )
-        }));
+        findings.extend(FILES.iter().map(|file| self.device_file(file)));
         findings.extend(self.nvme());
+        findings.extend(self.probe_nvme_target());
         findings.extend(FsType::ALL.map(|fs| self.filesystem(fs)));
         findings.extend(PROGRAMS.iter().map(|(program, package, needed_for)| {
             let place = self.programs.find(program).map(|file| file.display().to_string());
@@ -131,6 +117,51 @@ impl Host {
             finding("NVMe over TCP", "volumes over NVMe/TCP", tcp, why),
             finding(MULTIPATH, "several addresses of a target over NVMe/TCP", on, off),
         ]
+    }
+
+    fn device_file(&self, (path, what, needed_for): &(&str, &str, &'static str)) -> Finding {
+        let file = self.roots.dev.join(path);
+        let present = file.exists().then(|| file.display().to_string());
+        finding(what, needed_for, present, "the kernel does not offer it")
+    }
+
+    /// Looks for what a machine needs that exports volumes over NVMe/TCP. Changes nothing.
+    pub fn probe_nvme_target(&self) -> Vec<Finding> {
+        let place = self.roots.sys.join("kernel/config");
+        let mounted = self.mounts().is_ok_and(|table| table.iter().any(|mount| mount.at == place));
+        let shown = |path: std::path::PathBuf, is: bool| is.then(|| path.display().to_string());
+        let (tree, tcp) = (place.join("nvmet"), self.roots.sys.join("module/nvmet_tcp"));
+        let rows = [
+            ("configfs", shown(place.clone(), mounted || tree.exists()), {
+                format!("it is not mounted; mount -t configfs none {}", place.display())
+            }),
+            ("the NVMe target", shown(tree.clone(), tree.exists()), {
+                "the module nvmet is not loaded; modprobe nvmet".to_owned()
+            }),
+            ("the NVMe target over TCP", shown(tcp.clone(), tcp.exists()), {
+                "the module nvmet_tcp is not loaded; modprobe nvmet-tcp".to_owned()
+            }),
+        ];
+        rows.map(|(what, present, why)| finding(what, NVME_TARGET, present, &why)).into()
+    }
+
+    /// Loads what [`Self::probe_nvme_target`] misses, and the loop devices that nodes need who may only read, as far as this machine
+    /// lets it, and says what is there then.
+    pub fn load_nvme_target(&self) -> Vec<Finding> {
+        let look = || {
+            let mut found = self.probe_nvme_target();
+            found.push(self.device_file(&LOOPS));
+            found
+        };
+        let found = look();
+        if found.iter().all(Finding::is_present) {
+            return found;
+        }
+        for module in NVME_MODULES {
+            // What did not work is seen below; a kernel may have it without a module.
+            let _ = self.programs.run("modprobe", &[module]);
+        }
+        look()
     }
 
     fn release(&self) -> Finding {

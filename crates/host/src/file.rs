@@ -1,8 +1,8 @@
 //! Files that hold volumes: shared and sparse copies, holes, writes that last, and locks between processes.
 
 use rustix::fs::{
-    FallocateFlags, Mode, OFlags, SeekFrom, XattrFlags, fallocate, fgetxattr, fsetxattr, fstat, ftruncate,
-    ioctl_ficlone, open, seek, statvfs,
+    FallocateFlags, Mode, OFlags, SeekFrom, XattrFlags, fallocate, fcntl_getfl, fcntl_setfl, fgetxattr,
+    fsetxattr, fstat, ftruncate, ioctl_ficlone, open, seek, statvfs,
 };
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -101,19 +101,7 @@ pub fn space(directory: &Path) -> io::Result<Amount> {
 /// The longest file that a directory's filesystem and this process's limits allow, in steps of `multiple` bytes. It is
 /// tried out, for no kernel interface tells.
 pub fn longest(directory: &Path, multiple: u64) -> io::Result<u64> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = match open(directory, flags, Mode::RUSR | Mode::WUSR) {
-        Ok(file) => File::from(file),
-        // Not every filesystem has files without a name.
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-            let probe = directory.join("longest.probe");
-            remove(&probe)?;
-            let file = create_new(&probe)?;
-            remove(&probe)?;
-            file
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let file = nameless(directory)?;
     // Beyond its limit a process is not told, but killed (SIGXFSZ).
     let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX).min(i64::MAX.unsigned_abs());
     let (mut good, mut bad) = (0, limit / multiple + 1);
@@ -125,6 +113,41 @@ pub fn longest(directory: &Path, multiple: u64) -> io::Result<u64> {
         }
     }
     Ok(good * multiple)
+}
+
+/// What the filesystem of a directory can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Files can share blocks.
+    pub reflink: bool,
+    /// Files can be read and written past the page cache.
+    pub direct: bool,
+}
+
+/// Tries what the filesystem of a directory can do. Nothing is left there.
+pub fn abilities(directory: &Path) -> io::Result<Abilities> {
+    let (from, to) = (nameless(directory)?, nameless(directory)?);
+    FileExt::write_all_at(&from, &[1; 4096], 0)?;
+    let reflink = matches!(reflink(&from, &to)?, Reflink::Shared);
+    let direct = fcntl_getfl(&from).and_then(|flags| fcntl_setfl(&from, flags | OFlags::DIRECT)).is_ok();
+    Ok(Abilities { reflink, direct })
+}
+
+/// A file that goes with its last user.
+fn nameless(directory: &Path) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match open(directory, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => Ok(File::from(file)),
+        // Not every filesystem has files without a name.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let probe = directory.join("longest.probe");
+            remove(&probe)?;
+            let file = create_new(&probe)?;
+            remove(&probe)?;
+            Ok(file)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A new file for its owner alone; one that is there already is an error.

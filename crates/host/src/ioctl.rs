@@ -26,7 +26,7 @@ const FITHAW: Opcode = 0xC004_5878;
 /// What the kernel would choose (0) is what direct I/O on the file needs, and that changes: xfs says 512 until the file
 /// shares blocks with a snapshot, and 4096 then (Linux 6.18). A filesystem that was made for 512 could not be mounted
 /// any more. 4096 is enough for every filesystem, and is what nvmet uses for files.
-const BLOCK_SIZE: u32 = 4096;
+pub(crate) const BLOCK_SIZE: u32 = 4096;
 
 pub(crate) const LO_FLAGS_READ_ONLY: u32 = 1;
 pub(crate) const LO_FLAGS_AUTOCLEAR: u32 = 4;
@@ -107,9 +107,14 @@ pub(crate) fn loop_free(control: impl AsFd) -> Result<u32> {
 }
 
 /// Binds a loop device to a file, in one step (Linux 5.8).
-pub(crate) fn loop_configure(device: impl AsFd, file: impl AsFd, info: LoopInfo) -> Result<()> {
+pub(crate) fn loop_configure(
+    device: impl AsFd,
+    file: impl AsFd,
+    block_size: u32,
+    info: LoopInfo,
+) -> Result<()> {
     let fd = u32::try_from(file.as_fd().as_raw_fd()).map_err(|_| Errno::BADF)?;
-    let config = LoopConfig { fd, block_size: BLOCK_SIZE, info, reserved: [0; 8] };
+    let config = LoopConfig { fd, block_size, info, reserved: [0; 8] };
     // SAFETY: LOOP_CONFIGURE reads one `struct loop_config`, which `LoopConfig` is, and keeps no pointer to it.
     unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, _>::new(config)) }
 }

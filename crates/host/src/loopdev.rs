@@ -126,17 +126,13 @@ impl Host {
             }
             return Ok(found);
         }
-        let control = self.roots.dev.join("loop-control");
-        let control = open(&control, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| DeviceError::io(&control, error))?;
+        let how = if read_only { How::ReadOnly } else { How::Writable };
         for attempt in 0..ATTEMPTS {
             // Others may look for a free one at the same time, and the kernel tells them all the same number.
             std::thread::sleep(Duration::from_millis(u64::from(attempt.min(10))));
-            let number = ioctl::loop_free(&control)
-                .map_err(|error| DeviceError::io(&self.roots.dev.join("loop-control"), error))?;
-            let path = self.roots.dev.join(format!("loop{number}"));
+            let path = self.free_loop()?;
             pass("host.attach.before");
-            match configure(&path, &file, tag, read_only) {
+            match configure(&path, &file, tag, how) {
                 Ok(()) => pass("host.attach.after"),
                 // Taken by another between the question and the deed.
                 Err(Errno::BUSY) => continue,
@@ -147,6 +143,48 @@ impl Host {
             }
         }
         Err(LoopError::NoneFree(ATTEMPTS))
+    }
+
+    /// Puts a read-only device between a file and somebody who opens what he is given for writing: he opens the device
+    /// while it is bound to nothing, in `open`, and then it is bound, read-only in the kernel. It goes when he closes it.
+    ///
+    /// `open` is called again, with another device, if somebody else took the one it was called with.
+    pub fn attach_read_only_behind(
+        &self,
+        backing: &Path,
+        tag: &Tag,
+        open: &mut dyn FnMut(&Path) -> io::Result<()>,
+    ) -> Result<(), LoopError> {
+        let file = open_backing(backing, true)?;
+        for _ in 0..ATTEMPTS {
+            let path = self.free_loop()?;
+            open(&path).map_err(|error| DeviceError::Io { device: path.clone(), error })?;
+            pass("host.attach-behind.before");
+            match configure(&path, &file, tag, How::ReadOnlyBehind) {
+                Ok(()) => {
+                    pass("host.attach-behind.after");
+                    return Ok(());
+                }
+                Err(Errno::BUSY) => {}
+                Err(error) => return Err(DeviceError::io(&path, error).into()),
+            }
+        }
+        Err(LoopError::NoneFree(ATTEMPTS))
+    }
+
+    /// The device of [`Self::attach_read_only_behind`], if there is one.
+    pub fn read_only_loop(&self, backing: &Path, tag: &Tag) -> Result<Option<LoopDevice>, LoopError> {
+        let fault = |error: io::Error| LoopError::Backing { path: backing.to_owned(), error };
+        let identity = FileIdentity::of(&open_backing(backing, true)?).map_err(fault)?;
+        Ok(self.find_loop(identity, tag)?.into_iter().find(|found| found.read_only))
+    }
+
+    fn free_loop(&self) -> Result<PathBuf, LoopError> {
+        let control = self.roots.dev.join("loop-control");
+        let fault = |error: Errno| DeviceError::io(&control, error);
+        let open = open(&control, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(fault)?;
+        let number = ioctl::loop_free(&open).map_err(fault)?;
+        Ok(self.roots.dev.join(format!("loop{number}")))
     }
 
     /// Every loop device that is bound to a file.
@@ -307,14 +345,27 @@ fn open_backing(path: &Path, read_only: bool) -> Result<File, LoopError> {
     Ok(File::from(file))
 }
 
-fn configure(path: &Path, file: &File, tag: &Tag, read_only: bool) -> Result<(), Errno> {
-    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+/// How a device is bound to its file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Writable,
+    ReadOnly,
+    /// Read-only, and gone with whoever had it open before it was bound. He has seen blocks of 512 bytes, and goes by that.
+    ReadOnlyBehind,
+}
+
+fn configure(path: &Path, file: &File, tag: &Tag, how: How) -> Result<(), Errno> {
+    let access = if how == How::Writable { OFlags::RDWR } else { OFlags::RDONLY };
     let device = open(path, access | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
-    let flags = if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+    let (flags, block) = match how {
+        How::Writable => (0, ioctl::BLOCK_SIZE),
+        How::ReadOnly => (LO_FLAGS_READ_ONLY, ioctl::BLOCK_SIZE),
+        How::ReadOnlyBehind => (LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR, 512),
+    };
     let info = |flags| LoopInfo { flags, file_name: tag.to_field(), ..LoopInfo::EMPTY };
     // Kernels drop the wish for direct I/O where the file's filesystem cannot (tmpfs), or refuse it.
-    match ioctl::loop_configure(&device, file, info(flags | LO_FLAGS_DIRECT_IO)) {
-        Err(Errno::INVAL) => ioctl::loop_configure(&device, file, info(flags)),
+    match ioctl::loop_configure(&device, file, block, info(flags | LO_FLAGS_DIRECT_IO)) {
+        Err(Errno::INVAL) => ioctl::loop_configure(&device, file, block, info(flags)),
         other => other,
     }
 }

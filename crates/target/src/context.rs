@@ -1,5 +1,6 @@
 //! What a node is told about a grant: the publish context, typed.
 
+use crate::Grant;
 use bowline_core::{Epoch, IdError, NodeId, NvmeNames, TargetId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -143,6 +144,25 @@ impl NvmeContext {
         };
         Ok(Some(Self { names, addresses }))
     }
+}
+
+/// What a node is told about a grant by a target over this storage that listens at these addresses; at none, if its volumes are
+/// reached otherwise. Whoever knows what the target is can tell it.
+pub fn of_grant(
+    target: &TargetId,
+    installation: &str,
+    addresses: &[SocketAddr],
+    grant: &Grant,
+) -> BTreeMap<String, String> {
+    let Grant { volume, node, epoch, mode } = grant;
+    let common =
+        GrantContext { target: target.clone(), node: node.clone(), epoch: *epoch, write: mode.write };
+    let mut map = common.to_map();
+    if !addresses.is_empty() {
+        let names = NvmeNames::new(installation, volume, node, *epoch);
+        map.extend(NvmeContext { names, addresses: addresses.to_vec() }.to_map());
+    }
+    map
 }
 
 #[cfg(test)]

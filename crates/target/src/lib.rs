@@ -10,6 +10,7 @@ pub mod context;
 #[cfg(feature = "contract")]
 pub mod contract;
 pub mod file;
+pub mod nvmet;
 mod provision;
 
 pub use backing::{BackingError, BackingFiles};

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use bowline_core::{SnapshotId, Timestamp, VolumeId};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Target;
@@ -195,6 +196,12 @@ pub trait Provision: Target {
     /// the same for ever. Empty if there is nothing of the kind.
     fn installation(&self) -> &str {
         ""
+    }
+
+    /// Where nodes reach its volumes over NVMe/TCP; empty if they are reached otherwise. With the installation, all that a
+    /// [`crate::NvmeContext`] needs besides the grant.
+    fn addresses(&self) -> &[SocketAddr] {
+        &[]
     }
 
     /// Makes a volume and says how many bytes it has.

@@ -4,7 +4,7 @@
 //! admit each other. [`FaultyStore`], [`FaultyTarget`] and [`FaultyProvision`] stand in front of real ones and let a [`Fate`] decide, step by step,
 //! what becomes of each call: it goes through, it is lost, its answer is lost, it takes long, or the process dies there.
 //!
-//! [`sweep`] lets every step of a story go wrong once. [`world`] starts, ends and restarts the real process, and [`driver`] calls it as an orchestrator would. `lab` (a feature) is a
+//! [`SimNvmet`] stands for a kernel that exports volumes over NVMe/TCP. [`sweep`] lets every step of a story go wrong once. [`world`] starts, ends and restarts the real process, and [`driver`] calls it as an orchestrator would. `lab` (a feature) is a
 //! Kubernetes of real parts.
 
 #![allow(
@@ -21,6 +21,7 @@ mod faulty;
 mod faulty_provision;
 #[cfg(feature = "lab")]
 pub mod lab;
+mod nvmet;
 mod sim;
 mod storage;
 mod summary;
@@ -32,6 +33,7 @@ pub use clock::TestClock;
 pub use fate::{Fate, Luck, Step};
 pub use faulty::{FaultyStore, FaultyTarget};
 pub use faulty_provision::FaultyProvision;
+pub use nvmet::SimNvmet;
 pub use sim::SimTarget;
 pub use summary::say;
 pub use wish::{backup, csi, node, volume, wish};

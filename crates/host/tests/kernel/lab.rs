@@ -43,7 +43,9 @@ impl Lab {
             "NVMe over fabrics",
             "NVMe over TCP",
             "native NVMe multipath",
+            "configfs",
             "the NVMe target",
+            "the NVMe target over TCP",
             GROW_EXT4,
         ];
         let other = |text: &str| FsType::ALL.iter().any(|fs| !needs.contains(fs) && text.contains(fs.name()));

@@ -74,12 +74,14 @@ pub(crate) fn not_run(why: &str) {
     }
 }
 
-const OPTIONAL: [&str; 6] = [
+const OPTIONAL: [&str; 8] = [
     "FUSE",
     "NVMe over fabrics",
     "NVMe over TCP",
     "native NVMe multipath",
+    "configfs",
     "the NVMe target",
+    "the NVMe target over TCP",
     "the right to grow ext4 while it is mounted",
 ];
 

@@ -5,6 +5,7 @@ use bowline_core::{Epoch, NeverAgain, SnapshotId, TargetId, VolumeId};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::codegen::tokio_stream::Stream;
@@ -17,8 +18,8 @@ use super::reach::{Place, channel};
 use super::wire::{self, agent_client};
 use super::{INSTALLATION_KEY, MESSAGE_BYTES, TARGET_KEY, tell};
 use crate::{
-    Capacity, Cut, Grant, GrantContext, Item, NewVolume, Page, Progress, Provision, ProvisionError,
-    Revocation, Sizes, StoredSnapshot, StoredVolume, Target, TargetError,
+    Capacity, Cut, Grant, Item, NewVolume, Page, Progress, Provision, ProvisionError, Revocation, Sizes,
+    StoredSnapshot, StoredVolume, Target, TargetError, context,
 };
 
 /// How patient a client is.
@@ -148,6 +149,15 @@ impl AgentClient {
     /// The version of the program that serves it.
     pub fn version(&self) -> &str {
         &self.what.version
+    }
+
+    /// Whether it still says of itself what it said when it was connected: one that was started anew may listen elsewhere, and nodes
+    /// are told where. One that says nothing now is taken for what it was.
+    pub async fn is_as_it_was(&self) -> bool {
+        let call = async |mut wire: agent_client::AgentClient<_>, request| wire.describe(request).await;
+        let asked = self.call(wire::DescribeRequest {}, self.settings.short, call).await;
+        let told = asked.ok().and_then(|answer| parse::described(answer).ok());
+        told.is_none_or(|told| told == *self.what)
     }
 
     /// Whether it is the storage that it was when somebody last heard of this target: an agent that was started over an empty
@@ -329,8 +339,7 @@ impl Target for AgentClient {
     }
 
     fn context(&self, grant: &Grant) -> BTreeMap<String, String> {
-        let (target, node) = (self.what.target.clone(), grant.node.clone());
-        GrantContext { target, node, epoch: grant.epoch, write: grant.mode.write }.to_map()
+        context::of_grant(&self.what.target, &self.what.installation, &self.what.addresses, grant)
     }
 }
 
@@ -350,6 +359,10 @@ impl Provision for AgentClient {
 
     fn installation(&self) -> &str {
         &self.what.installation
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        &self.what.addresses
     }
 
     async fn create(&self, order: &NewVolume, progress: &Progress) -> Result<u64, ProvisionError> {

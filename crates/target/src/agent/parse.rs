@@ -4,6 +4,7 @@ use bowline_core::{
     Epoch, Export, IdError, Mode, NeverAgain, NodeId, Share, SnapshotId, TargetId, Timestamp, VolumeId,
 };
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use super::{CUTS, ITEMS, wire};
 use crate::{
@@ -15,6 +16,8 @@ use crate::{
 const NAME_BYTES: usize = 1024;
 /// Longer than what any storage is told by.
 const INSTALLATION_BYTES: usize = 128;
+/// More addresses than any storage machine has.
+const ADDRESSES: usize = 16;
 /// More listings are not told at once.
 const LISTINGS: usize = 10_000;
 
@@ -252,6 +255,7 @@ pub struct Described {
     pub(crate) topology: BTreeMap<String, String>,
     pub(crate) version: String,
     pub(crate) installation: String,
+    pub(crate) addresses: Vec<SocketAddr>,
 }
 
 /// What tells one storage from another goes into headers, records and sentences.
@@ -263,11 +267,26 @@ fn installation(text: String) -> Parsed<String> {
     Ok(text)
 }
 
+/// Where nodes are told to connect.
+fn addresses(texts: &[String]) -> Parsed<Vec<SocketAddr>> {
+    let bad = Bad::Value { field: "nvme_addresses", must: "must be at most 16 addresses with ports" };
+    if texts.len() > ADDRESSES {
+        return Err(bad);
+    }
+    texts.iter().map(|text| text.parse().map_err(|_| bad.clone())).collect()
+}
+
 /// What an agent says of itself.
 pub fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
     let sizes = answer.sizes.ok_or(Bad::Missing("sizes"))?;
     if sizes.multiple == 0 {
         return Err(Bad::Value { field: "sizes.multiple", must: "must be above 0" });
+    }
+    let installation = installation(answer.installation)?;
+    let addresses = addresses(&answer.nvme_addresses)?;
+    if installation.is_empty() && !addresses.is_empty() {
+        // The names of its exports follow from it.
+        return Err(Bad::Missing("installation"));
     }
     Ok(Described {
         target: TargetId::new(&answer.target).map_err(|error| Bad::Id { field: "target", error })?,
@@ -275,7 +294,8 @@ pub fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
         sizes: Sizes { minimum: sizes.minimum, maximum: sizes.maximum, multiple: sizes.multiple },
         topology: answer.topology.into_iter().collect(),
         version: answer.version,
-        installation: installation(answer.installation)?,
+        installation,
+        addresses,
     })
 }
 
@@ -407,6 +427,28 @@ mod tests {
         for odd in ["a b", "a\nb", "ä", &"x".repeat(129)] {
             let error = described(told(odd)).unwrap_err().to_string();
             assert!(error.starts_with("installation must have at most 128 bytes"), "{error}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_a_fabric_are_addresses_and_have_a_storage_to_go_with() {
+        let told = |installation: &str, addresses: &[&str]| wire::DescribeResponse {
+            target: "t".into(),
+            sizes: Some(wire::Sizes { minimum: 1, maximum: 1, multiple: 1 }),
+            installation: installation.into(),
+            nvme_addresses: addresses.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        };
+        let good = described(told("i", &["10.0.0.1:4420", "[fd00::1]:4420"])).unwrap();
+        assert_eq!(good.addresses.len(), 2);
+        for (installation, addresses, why) in [
+            ("", &["10.0.0.1:4420"][..], "installation is required"),
+            ("i", &["10.0.0.1"], "nvme_addresses must be"),
+            ("i", &["target:4420"], "nvme_addresses must be"),
+            ("i", &["10.0.0.1:4420"; 17], "nvme_addresses must be at most 16"),
+        ] {
+            let error = described(told(installation, addresses)).unwrap_err().to_string();
+            assert!(error.starts_with(why), "{error}");
         }
     }
 

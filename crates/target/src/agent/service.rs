@@ -135,6 +135,7 @@ impl Agent for Service {
             topology: self.topology.clone().into_iter().collect(),
             version: self.version.clone(),
             installation: self.target.installation().to_owned(),
+            nvme_addresses: self.target.addresses().iter().map(ToString::to_string).collect(),
         }))
     }
 

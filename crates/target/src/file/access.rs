@@ -1,17 +1,20 @@
 //! Letting nodes in and shutting them out, with proof.
 
 use super::Inner;
-use super::directory::Fault;
+use super::directory::{Fault, called};
+use super::exporter::Grants;
 use super::name::Part;
 use super::record::{Phase, VolumeRecord};
 use crate::{Grant, Item, Listing, Page, Revocation, TargetError};
 use bowline_core::{Epoch, Export, NeverAgain, NodeId, VolumeId};
 use bowline_failpoint::pass;
 use bowline_host::Tag;
-use bowline_host::file::{self, Sharing};
+use bowline_host::file::{self, PathLock, Sharing};
 use bowline_host::loopdev::{FileIdentity, LoopDevice, LoopError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::mpsc;
+use std::time::Duration;
 
 fn unreachable(error: &dyn std::fmt::Display) -> TargetError {
     TargetError::Unreachable { error: error.to_string() }
@@ -35,6 +38,7 @@ impl Inner {
         let item = Item::Volume(grant.volume.clone());
         let unknown =
             || TargetError::Refused { error: format!("volume {} is not on this target", grant.volume) };
+        self.exporter.stuck(&grant.volume).map_or(Ok(()), Err)?;
         let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(|fault| told(&fault))?;
         let _lock = lock.ok_or_else(unknown)?;
         let mut record = self.directory.volume(&item).map_err(|fault| told(&fault))?.ok_or_else(unknown)?;
@@ -43,7 +47,8 @@ impl Inner {
         }
         let export = Export { node: grant.node.clone(), mode: grant.mode };
         if record.exports.open().get(&grant.epoch) == Some(&export) {
-            return Ok(());
+            // It was stored before, and a crash or a fault may have come before it was shown.
+            return self.show(&item, &record, grant.epoch);
         }
         if grant.epoch <= record.exports.highest() {
             return Err(self.closed(&item, &mut record, &grant.node, grant.epoch));
@@ -55,7 +60,18 @@ impl Inner {
         pass("target.allow.before");
         self.directory.write_grant(&item, &record).map_err(|fault| told(&fault))?;
         pass("target.allow.after");
-        Ok(())
+        self.show(&item, &record, grant.epoch)
+    }
+
+    /// Shows a volume to the node of a grant that is stored.
+    pub(super) fn show(&self, item: &Item, record: &VolumeRecord, epoch: Epoch) -> Result<(), TargetError> {
+        let file = self.directory.path(item, Part::Data);
+        let Some(shown) = record.shown(epoch, &file).filter(|_| self.exporter.is_remote()) else {
+            return Ok(());
+        };
+        // Only what is well, as above: time may have passed.
+        self.directory.open_volume(item, record, false).map_err(|fault| told(&fault))?;
+        self.exporter.open(&shown)
     }
 
     /// What to say about an epoch that is closed: that it is gone only if it is.
@@ -64,7 +80,7 @@ impl Inner {
             let error = format!("epoch {epoch} is that of node {} in another way", other.node);
             return TargetError::Refused { error };
         }
-        match self.lingering(item, record, node, epoch) {
+        match self.shut_out(item, record, node, epoch) {
             Err(error) => return error,
             Ok(Some(by)) => return TargetError::InUse { by },
             Ok(None) => {}
@@ -86,9 +102,10 @@ impl Inner {
     pub(super) fn revoke(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
         let Revocation { volume, node, epoch, fence: _ } = revocation;
         let item = Item::Volume(volume.clone());
+        self.exporter.stuck(volume).map_or(Ok(()), Err)?;
         let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(|fault| told(&fault))?;
         let record = self.directory.volume(&item).map_err(|fault| told(&fault))?;
-        let (Some(_lock), Some(mut record)) = (lock, record) else { return self.never_here(revocation) };
+        let (Some(lock), Some(mut record)) = (lock, record) else { return self.never_here(revocation) };
         let before = record.clone();
         let out_now = |granted: &Epoch, export: &Export| export.node == *node && granted <= epoch;
         let out: Vec<_> =
@@ -100,9 +117,13 @@ impl Inner {
         // Nobody attaches while the lock is held alone, so what is seen now is all there will ever be. That it is
         // stored in the same write that shuts the node out saves one, and loses nothing: without the write there is
         // neither the answer nor the revocation.
-        let lingering = self.lingering(&item, &record, node, *epoch);
+        let lingering = self.shut_out(&item, &record, node, *epoch);
         if matches!(lingering, Ok(None)) {
             record.draining.retain(|granted, export| !out_now(granted, export));
+        }
+        if let Err(error @ TargetError::Refused { .. }) = lingering {
+            self.write_somehow(item, record, lock);
+            return Err(error);
         }
         // As in `closed`: where nothing changes, the answer may still rest on a grant that is not durable.
         if record != before || !record.recent.is_empty() {
@@ -113,6 +134,23 @@ impl Inner {
         match lingering? {
             None => Ok(proof),
             Some(by) => Err(TargetError::InUse { by }),
+        }
+    }
+
+    /// Stores that somebody is on his way out where the disk does not finish writes: it may not finish this one either, and whoever
+    /// asked must hear of that all the same. A start would show again what is not stored, and nobody was told that it is gone.
+    fn write_somehow(&self, item: Item, record: VolumeRecord, lock: PathLock) {
+        let (directory, (done, written)) = (self.directory.clone(), mpsc::channel());
+        let write = move || {
+            if let Err(fault) = directory.write_pressing(&item, &record) {
+                tracing::warn!(item = called(&item), %fault, "not stored that it is draining");
+            }
+            // Its lock goes with the write: nothing may be stored in between.
+            drop(lock);
+            let _ = done.send(());
+        };
+        if std::thread::Builder::new().name("draining".to_owned()).spawn(write).is_ok() {
+            let _ = written.recv_timeout(Duration::from_secs(1));
         }
     }
 
@@ -128,10 +166,28 @@ impl Inner {
         if self.directory.exists(&item, Part::Data).map_err(|fault| told(&fault))? {
             return Err(TargetError::Refused { error: format!("the record of volume {volume} is missing") });
         }
+        self.exporter.close(volume, &Grants::new(), &Grants::new())?;
         match self.tagged(volume, node, *epoch).map_err(|error| unreachable(&error))?.first() {
             None => Ok(NeverAgain { highest: *epoch }),
             Some(device) => Err(TargetError::InUse { by: self.user(device) }),
         }
+    }
+
+    /// Takes away what is shown of the grants of a node up to an epoch that are not open any more, and says what still
+    /// reaches the bytes.
+    fn shut_out(
+        &self,
+        item: &Item,
+        record: &VolumeRecord,
+        node: &NodeId,
+        epoch: Epoch,
+    ) -> Result<Option<String>, TargetError> {
+        let out = |granted: &Epoch, export: &Export| export.node == *node && *granted <= epoch;
+        let (leaving, mut staying): (Grants, Grants) =
+            record.draining.clone().into_iter().partition(|(granted, export)| out(granted, export));
+        staying.extend(record.exports.open().clone());
+        self.exporter.close(&record.volume, &staying, &leaving)?;
+        self.lingering(item, record, node, epoch)
     }
 
     /// What still reaches the bytes and belongs to nobody who is listed besides this node up to this epoch; in words.

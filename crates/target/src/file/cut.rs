@@ -20,6 +20,8 @@ use std::sync::{MutexGuard, PoisonError};
 struct Sitter {
     file: File,
     record: SnapshotRecord,
+    /// Who may write to it from elsewhere.
+    elsewhere: Option<String>,
 }
 
 fn item_of(snapshot: &SnapshotId) -> Item {
@@ -134,7 +136,7 @@ impl Inner {
             promised: self.directory.allocated(&item),
             taken_at: now(),
         };
-        Ok(Sitter { file, record })
+        Ok(Sitter { file, record, elsewhere: self.remote_writer(&volume) })
     }
 
     /// Takes them all, up to the moment at which they count. An error means that none of them does.
@@ -162,7 +164,8 @@ impl Inner {
         }
         progress.expect(total);
         let files: Vec<&File> = sitters.iter().map(|sitter| &sitter.file).collect();
-        let still = self.hold_still(&files)?;
+        let elsewhere = sitters.iter().filter_map(|sitter| sitter.elsewhere.clone()).collect();
+        let still = self.hold_still(&files, elsewhere)?;
         let moment = now();
         for (sitter, (part, path)) in sitters.iter().zip(&parts) {
             self.fill((&sitter.file, sitter.record.size), (part, path), &still, progress)?;

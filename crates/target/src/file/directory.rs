@@ -70,7 +70,7 @@ pub(super) enum Claim {
     Shared,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Directory {
     pub(super) path: PathBuf,
     pub(super) installation: String,

@@ -22,7 +22,7 @@ impl Inner {
             self.finish_growth(&item, &mut record).map_err(told)?;
         }
         if size <= record.size {
-            return Ok(record.size);
+            return self.told_growth(&item, &record);
         }
         self.check_size(size)?;
         self.directory.open_volume(&item, &record, false).map_err(told)?;
@@ -39,6 +39,15 @@ impl Inner {
                 self.directory.volume(&item).ok().flatten().map_or(size, |record| record.promised());
             self.room.set(&item, promised);
             return Err(told(fault));
+        }
+        self.told_growth(&item, &record)
+    }
+
+    /// Tells everybody who is let in how many bytes there are now.
+    fn told_growth(&self, item: &Item, record: &VolumeRecord) -> Result<u64, ProvisionError> {
+        let file = self.directory.path(item, Part::Data);
+        for shown in record.exports.open().keys().filter_map(|epoch| record.shown(*epoch, &file)) {
+            self.exporter.grown(&shown).map_err(|error| ProvisionError::Unreachable { error })?;
         }
         Ok(record.size)
     }

@@ -17,6 +17,8 @@ struct Origin {
     size: u64,
     /// Whether somebody may be writing to it.
     live: bool,
+    /// Who, from elsewhere.
+    elsewhere: Option<String>,
 }
 
 impl Inner {
@@ -109,7 +111,7 @@ impl Inner {
                 let record =
                     record.filter(|record| record.phase == Phase::Ready).ok_or_else(|| unknown(&item))?;
                 let file = self.directory.open_volume(&item, &record, false).map_err(told)?;
-                Origin { file, size: record.size, live: true }
+                Origin { file, size: record.size, live: true, elsewhere: self.remote_writer(&record) }
             }
             Some(Source::Snapshot(id)) => {
                 let item = Item::Snapshot(id.clone());
@@ -117,7 +119,7 @@ impl Inner {
                 let record =
                     record.filter(|record| record.phase == Phase::Ready).ok_or_else(|| unknown(&item))?;
                 let file = self.directory.open_data(&item, &[record.size], false).map_err(told)?;
-                Origin { file, size: record.size, live: false }
+                Origin { file, size: record.size, live: false, elsewhere: None }
             }
         };
         if origin.size > order.size {
@@ -148,7 +150,9 @@ impl Inner {
         pass("target.part.after");
         if let Some(origin) = origin {
             progress.expect(file::allocated(&origin.file.metadata().map_err(fault)?));
-            let still = if origin.live { self.hold_still(&[&origin.file])? } else { Still::default() };
+            let elsewhere = origin.elsewhere.iter().cloned().collect();
+            let still =
+                if origin.live { self.hold_still(&[&origin.file], elsewhere)? } else { Still::default() };
             self.fill((&origin.file, origin.size), (&part, &path), &still, progress)?;
             still.thaw()?;
         }

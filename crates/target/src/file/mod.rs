@@ -17,6 +17,9 @@
 //! So when a revocation looks at this machine's loop devices, none is on its way. It is confirmed when every device
 //! of the file belongs to somebody else who is still listed; until then the epoch is kept as draining and is listed.
 //!
+//! That is how nodes of this machine reach volumes. Whatever else shows them, [`crate::nvmet`] for one, stands behind `exporter`: a
+//! grant is stored and then shown, and what is taken away is stored as gone when that is proven.
+//!
 //! **One moment.** Filesystems on the volume's loop devices are frozen together while snapshots and clones are taken. Where
 //! the filesystem of the directory shares blocks (xfs, btrfs) that takes milliseconds; elsewhere the bytes are
 //! copied while everything waits, the volume's lock included, and a device that is written raw cannot be copied at
@@ -25,6 +28,7 @@
 mod access;
 mod cut;
 mod directory;
+pub(crate) mod exporter;
 mod grow;
 mod make;
 mod name;
@@ -42,17 +46,19 @@ pub use shelf::Shelf;
 pub use start::OpenError;
 
 use crate::{
-    BackingError, BackingFiles, Capacity, Cut, Grant, GrantContext, Item, NewVolume, Page, Progress,
-    Provision, ProvisionError, Revocation, Sizes, StoredSnapshot, StoredVolume, Target, TargetError,
+    BackingError, BackingFiles, Capacity, Cut, Grant, Item, NewVolume, Page, Progress, Provision,
+    ProvisionError, Revocation, Sizes, StoredSnapshot, StoredVolume, Target, TargetError, context,
 };
 use async_trait::async_trait;
 use bowline_core::{Epoch, NeverAgain, NodeId, SnapshotId, TargetId, VolumeId};
 use bowline_host::Host;
 use bowline_host::file::PathLock;
 use directory::{Directory, Fault};
+use exporter::Exporter;
 use record::CutRecord;
 use room::Room;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -74,7 +80,8 @@ pub struct Settings {
     pub policy: Policy,
 }
 
-/// Volumes in one directory. One process at a time has it; nodes on the same machine use a [`Shelf`].
+/// Volumes in one directory. One process at a time has it; nodes on the same machine use a [`Shelf`], or, if it exports them
+/// over the network, what they are told in the context of a grant.
 #[derive(Clone, Debug)]
 pub struct FileTarget {
     inner: Arc<Inner>,
@@ -85,6 +92,7 @@ struct Inner {
     id: TargetId,
     host_name: String,
     host: Host,
+    exporter: Box<dyn Exporter>,
     sizes: Sizes,
     directory: Directory,
     room: Room,
@@ -242,8 +250,7 @@ impl Target for FileTarget {
     }
 
     fn context(&self, grant: &Grant) -> BTreeMap<String, String> {
-        let (target, node) = (self.inner.id.clone(), grant.node.clone());
-        GrantContext { target, node, epoch: grant.epoch, write: grant.mode.write }.to_map()
+        context::of_grant(&self.inner.id, self.installation(), self.addresses(), grant)
     }
 }
 
@@ -254,7 +261,14 @@ impl Provision for FileTarget {
     }
 
     fn topology(&self) -> BTreeMap<String, String> {
+        if self.inner.exporter.is_remote() {
+            return BTreeMap::new();
+        }
         [(TOPOLOGY_HOST.to_owned(), self.inner.host_name.clone())].into()
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        self.inner.exporter.addresses()
     }
 
     fn installation(&self) -> &str {

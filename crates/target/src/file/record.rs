@@ -1,10 +1,12 @@
 //! What is remembered beside the bytes: one small JSON file for each volume, snapshot and unfinished cut.
 
+use super::exporter::Shown;
 use crate::{Item, NewVolume, Source};
 use bowline_core::{Epoch, Export, Exports, SnapshotId, Timestamp, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The version that is written. Readers refuse newer ones.
 const VERSION: u32 = 1;
@@ -105,6 +107,12 @@ impl VolumeRecord {
         let mut reach = self.draining.clone();
         reach.extend(self.exports.open().iter().map(|(epoch, export)| (*epoch, export.clone())));
         reach
+    }
+
+    /// A grant that is open, as it is shown over this file.
+    pub(super) fn shown<'a>(&'a self, epoch: Epoch, file: &'a Path) -> Option<Shown<'a>> {
+        let Export { node, mode } = self.exports.open().get(&epoch)?;
+        Some(Shown { volume: &self.volume, node, epoch, write: mode.write, file })
     }
 
     /// How many bytes are promised to it.

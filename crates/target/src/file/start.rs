@@ -2,11 +2,13 @@
 
 use super::cut::first_of;
 use super::directory::{Directory, Fault, called, now, write_file};
+use super::exporter::{Exporter, Loops};
 use super::name::{self, Ours, Part};
 use super::record::{DirectoryRecord, From, Phase, SnapshotRecord, VolumeRecord};
 use super::room::Room;
 use super::turns::Turns;
 use super::{FileTarget, Inner, Settings};
+use crate::nvmet::{self, Nvmet};
 use crate::{Item, Sizes};
 use bowline_core::SnapshotId;
 use bowline_host::Host;
@@ -35,6 +37,12 @@ pub enum OpenError {
         /// The file or directory.
         path: PathBuf,
         /// What it said.
+        error: String,
+    },
+    /// What is shown of it cannot be seen, so it could be anything.
+    #[error("{error}")]
+    Export {
+        /// What was seen instead.
         error: String,
     },
     /// What tells whose directory it is cannot be understood.
@@ -82,6 +90,22 @@ impl FileTarget {
     ///
     /// Blocks.
     pub fn open(settings: Settings, host: Host) -> Result<Self, OpenError> {
+        Self::open_with(settings, host, |_, _| Box::new(Loops))
+    }
+
+    /// As [`Self::open`], for a directory whose volumes are exported over NVMe/TCP. Comes back when nobody gets at a volume who is
+    /// not in its record, and whoever is in one gets at it again.
+    ///
+    /// Blocks.
+    pub fn open_exported(settings: Settings, nvmet: nvmet::Settings, host: Host) -> Result<Self, OpenError> {
+        Self::open_with(settings, host, |installation, host| Box::new(Nvmet::new(nvmet, installation, host)))
+    }
+
+    fn open_with(
+        settings: Settings,
+        host: Host,
+        exporter: impl FnOnce(&str, Host) -> Box<dyn Exporter>,
+    ) -> Result<Self, OpenError> {
         let Settings { id, directory: path, host_name, policy } = settings;
         let io = |error: std::io::Error| OpenError::io(&path, &error);
         fs::create_dir_all(&path).map_err(io)?;
@@ -90,10 +114,12 @@ impl FileTarget {
         let found = scan(&path)?;
         let installation = installation(&path, &found)?;
         let maximum = file::longest(&path, MULTIPLE).map_err(io)?;
+        let exporter = exporter(&installation, host.clone());
         let inner = Inner {
             id,
             host_name,
             host,
+            exporter,
             sizes: Sizes { minimum: MINIMUM, maximum, multiple: MULTIPLE },
             directory: Directory { path, installation },
             room: Room::new(policy),
@@ -102,6 +128,7 @@ impl FileTarget {
             _lock: lock,
         };
         inner.recover(&found);
+        inner.show_again(&found)?;
         inner.directory.keep_spare();
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -184,6 +211,38 @@ impl Inner {
                 self.room.set(item, self.directory.length(item));
             }
         }
+    }
+
+    /// Denies by default: takes away whatever is shown and in no record, and then shows again what is in one.
+    fn show_again(&self, found: &Found) -> Result<(), OpenError> {
+        if !self.exporter.is_remote() {
+            return Ok(());
+        }
+        let volumes = found.items.keys().filter(|item| matches!(item, Item::Volume(_)));
+        // One that cannot be read lets nobody in.
+        let read = |item: &Item| self.directory.volume(item).ok().flatten();
+        let ready =
+            |item| read(item).filter(|record| record.phase == Phase::Ready).map(|record| (item, record));
+        let records: Vec<_> = volumes
+            .filter_map(ready)
+            .map(|(item, record)| (item, self.directory.path(item, Part::Data), record))
+            .collect();
+        let wanted: Vec<_> = records
+            .iter()
+            .flat_map(|(_, file, record)| {
+                record.exports.open().keys().filter_map(|epoch| record.shown(*epoch, file))
+            })
+            .collect();
+        let kept = self.exporter.keep_only(&wanted);
+        kept.map_err(|error| OpenError::Export { error: error.to_string() })?;
+        for (item, _, record) in &records {
+            for epoch in record.exports.open().keys() {
+                if let Err(error) = self.show(item, record, *epoch) {
+                    tracing::warn!(item = called(item), %epoch, %error, "not shown to whom it lets in");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Says which snapshots are to be left alone for now.

@@ -2,6 +2,7 @@
 
 use super::Inner;
 use super::directory::Fault;
+use super::record::VolumeRecord;
 use crate::{Progress, ProvisionError};
 use bowline_failpoint::pass;
 use bowline_host::file::{self, Reflink};
@@ -14,7 +15,7 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub(super) struct Still {
     frozen: Vec<Frozen>,
-    /// Writable devices without a filesystem that could be frozen, in words.
+    /// Writers that could not be frozen, in words: devices without a filesystem, and nodes elsewhere.
     raw: Vec<String>,
 }
 
@@ -44,9 +45,25 @@ impl Inner {
         Ok(devices.into_iter().filter(|device| identities.contains(&device.backing)).collect())
     }
 
-    /// Freezes every filesystem that lies on one of these files. The caller holds their locks alone.
-    pub(super) fn hold_still(&self, files: &[&File]) -> Result<Still, ProvisionError> {
-        let mut still = Still::default();
+    /// Who may write to a volume from elsewhere, in words.
+    pub(super) fn remote_writer(&self, record: &VolumeRecord) -> Option<String> {
+        let reach = record.reach();
+        let writer = reach.iter().find(|(_, export)| self.exporter.is_remote() && export.mode.write);
+        writer.map(|(epoch, export)| format!("node {} at epoch {epoch}, over the network,", export.node))
+    }
+
+    /// Freezes every filesystem that lies on one of these files. The caller holds their locks alone. Those who write from
+    /// `elsewhere` cannot be frozen: a single volume has one moment all the same, where it is taken at once.
+    pub(super) fn hold_still(
+        &self,
+        files: &[&File],
+        elsewhere: Vec<String>,
+    ) -> Result<Still, ProvisionError> {
+        if let [by, _, ..] = elsewhere.as_slice() {
+            let by = format!("{by} which cannot be held still together with another volume,");
+            return Err(ProvisionError::InUse { by });
+        }
+        let mut still = Still { raw: elsewhere, ..Still::default() };
         for device in self.devices_of(files)?.iter().filter(|device| !device.read_only) {
             let mounted = self.host.mounted(device.number).map_err(|error| unreachable(&error))?;
             if mounted.is_empty() {

@@ -1,0 +1,189 @@
+//! Volumes of a directory, exported over NVMe/TCP by the kernel of this machine.
+//!
+//! The directory is that of [`crate::file`], with all it promises; this is only how nodes reach the bytes. **Every grant is a
+//! subsystem of its own** ([`bowline_core::NvmeNames`]), with one host that may log in and one namespace over the volume's file, at
+//! one port for each address. Nothing of it is ever used again: a node that is let in again gets another disk.
+//!
+//! **Who gets in.** `attr_allow_any_host` is 0 and only the host of the grant is in `allowed_hosts`; the ports come last. At the start,
+//! every subsystem of this directory that its records do not name is taken away first, and then those that they do name are put
+//! up again where they are missing; what is as it should be is not touched, so a new process disturbs nobody. Names that do
+//! not begin as those of this directory are somebody else's, and so are ports at other addresses.
+//!
+//! **The fence.** See [`subsystem::hide`]: it has happened when the kernel has come back from the last of its steps. A disk that does not
+//! finish what is in flight keeps it from coming back; then that is what is told, and whoever asks again waits for the same work
+//! ([`work`]).
+//!
+//! **Readers.** A node that may only read gets a read-only loop device of this machine in front of the file: the kernel refuses its writes.
+
+mod kernel;
+mod port;
+mod subsystem;
+mod tree;
+mod work;
+
+pub use tree::{APART, Configfs, Tree, apart};
+
+use crate::TargetError;
+use crate::file::exporter::{Exporter, Grants, Shown as Asked};
+use bowline_core::{NvmeNames, VolumeId};
+use bowline_host::{Host, Tag};
+use kernel::{Fault, Kernel};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use subsystem::{Shown, Subsystem, hide, host_of};
+use work::{Deed, Work};
+
+/// How volumes are exported.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The kernel's NVMe target.
+    pub tree: Arc<dyn Tree>,
+    /// Where it listens, and where nodes are told to connect; at least one.
+    pub addresses: Vec<SocketAddr>,
+    /// How long whoever shuts a node out waits for what is in flight before it is told that it goes on.
+    pub patience: Duration,
+}
+
+impl Settings {
+    /// How long a drain is waited for, if nothing else is said: less than a controller waits for an answer.
+    pub const PATIENCE: Duration = Duration::from_secs(10);
+}
+
+/// The kernel's NVMe target, for the volumes of one directory.
+#[derive(Debug)]
+pub(crate) struct Nvmet {
+    kernel: Kernel,
+    addresses: Vec<SocketAddr>,
+    installation: String,
+    host: Host,
+    work: Work,
+    /// One at a time looks for its ports and makes what is missing.
+    ports: Arc<Mutex<()>>,
+}
+
+fn unreachable(fault: &Fault) -> TargetError {
+    TargetError::Unreachable { error: format!("the kernel's NVMe target: {fault}") }
+}
+
+impl Nvmet {
+    pub(crate) fn new(settings: Settings, installation: &str, host: Host) -> Self {
+        let Settings { tree, addresses, patience } = settings;
+        Self {
+            kernel: Kernel(tree),
+            addresses,
+            installation: installation.to_owned(),
+            host,
+            work: Work::new(patience),
+            ports: Arc::default(),
+        }
+    }
+
+    fn shown(&self, asked: &Asked<'_>) -> Shown {
+        let Asked { volume, node, epoch, write, file } = *asked;
+        Shown {
+            names: NvmeNames::new(&self.installation, volume, node, epoch),
+            file: file.to_owned(),
+            write,
+            tag: Tag::new(volume, node, epoch),
+        }
+    }
+
+    /// The subsystems of this directory that there are.
+    fn subsystems(&self) -> Result<Vec<String>, Fault> {
+        let ours = NvmeNames::prefix(&self.installation);
+        let mut names = self.kernel.list(Path::new("subsystems"))?;
+        names.retain(|name| name.starts_with(&ours));
+        Ok(names)
+    }
+
+    fn hide(&self, name: &str, volume: &str, host: Option<String>) -> Result<(), TargetError> {
+        let is_there = |path: &Path| self.kernel.exists(path).map_err(|fault| unreachable(&fault));
+        let left = match &host {
+            Some(host) => is_there(&host_of(host))?,
+            None => false,
+        };
+        if !left && !is_there(&Subsystem(name).directory())? && !self.work.is_busy(name) {
+            return Ok(());
+        }
+        let (kernel, subsystem) = (self.kernel.clone(), name.to_owned());
+        let work = move |job: &work::Job| hide(&kernel, &subsystem, host.as_deref(), job);
+        self.work.run(name, volume, Deed::Hide, work)
+    }
+}
+
+impl Exporter for Nvmet {
+    fn open(&self, asked: &Asked<'_>) -> Result<(), TargetError> {
+        let shown = self.shown(asked);
+        let (kernel, host, addresses) = (self.kernel.clone(), self.host.clone(), self.addresses.clone());
+        let turn = Arc::clone(&self.ports);
+        let name = shown.names.subsystem.clone();
+        self.work.run(&name, asked.volume.as_str(), Deed::Show, move |_| {
+            let ports = {
+                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+                let ports = addresses.iter().map(|address| port::ensure(&kernel, *address));
+                ports.collect::<Result<Vec<_>, _>>()?
+            };
+            shown.show(&kernel, &host, &ports)
+        })
+    }
+
+    fn close(&self, volume: &VolumeId, staying: &Grants, leaving: &Grants) -> Result<(), TargetError> {
+        let named = |(epoch, export): (&_, &bowline_core::Export)| {
+            let names = NvmeNames::new(&self.installation, volume, &export.node, *epoch);
+            (names.subsystem, Some(names.host))
+        };
+        let mut out: std::collections::BTreeMap<_, _> = leaving.iter().map(named).collect();
+        // What nobody has asked for, too: no record names it.
+        for name in self.subsystems().map_err(|fault| unreachable(&fault))? {
+            let epoch = NvmeNames::epoch(&self.installation, volume, &name);
+            if epoch.is_some_and(|epoch| !staying.contains_key(&epoch)) {
+                out.entry(name).or_insert(None);
+            }
+        }
+        // All of them are begun before one that does not come back is told.
+        let ended: Vec<_> =
+            out.into_iter().map(|(name, host)| self.hide(&name, volume.as_str(), host)).collect();
+        ended.into_iter().collect()
+    }
+
+    fn stuck(&self, volume: &VolumeId) -> Option<TargetError> {
+        self.work.stuck(volume.as_str())
+    }
+
+    fn keep_only(&self, wanted: &[Asked<'_>]) -> Result<(), TargetError> {
+        let kept: BTreeSet<String> = wanted.iter().map(|asked| self.shown(asked).names.subsystem).collect();
+        for name in self.subsystems().map_err(|fault| unreachable(&fault))? {
+            if kept.contains(&name) {
+                continue;
+            }
+            tracing::warn!(subsystem = name, "taken away: no record names it");
+            let volume = name.rsplit(':').nth(1).unwrap_or(&name);
+            if let Err(error) = self.hide(&name, volume, None) {
+                tracing::error!(subsystem = name, %error, "it is not proven gone; nobody new gets in");
+            }
+        }
+        Ok(())
+    }
+
+    fn grown(&self, asked: &Asked<'_>) -> Result<(), String> {
+        let shown = self.shown(asked);
+        let namespace = Subsystem(&shown.names.subsystem).namespace();
+        if !self.kernel.exists(&namespace).map_err(|fault| fault.to_string())? {
+            return Ok(());
+        }
+        if !shown.write {
+            let device =
+                self.host.read_only_loop(&shown.file, &shown.tag).map_err(|error| error.to_string())?;
+            let refreshed = device.map(|device| self.host.refresh_size(&device)).transpose();
+            refreshed.map_err(|error| error.to_string())?;
+        }
+        subsystem::grown(&self.kernel, &namespace).map_err(|fault| fault.to_string())
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+}

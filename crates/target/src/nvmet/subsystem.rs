@@ -1,0 +1,212 @@
+//! One grant as a subsystem of the kernel's target: shown in an order in which nobody but the granted host ever gets in, and taken
+//! away in the order that proves that nobody is left.
+
+use super::kernel::{Fault, Kernel};
+use super::port::{self, Port};
+use super::work::Job;
+use bowline_core::NvmeNames;
+use bowline_host::loopdev::LoopError;
+use bowline_host::{Host, Tag};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What people see in the list of their disks.
+const MODEL: &str = "Bowline";
+/// How long a serial number may be.
+const SERIAL: usize = 20;
+
+/// A subsystem, by its name.
+pub(super) struct Subsystem<'a>(pub(super) &'a str);
+
+impl Subsystem<'_> {
+    pub(super) fn directory(&self) -> PathBuf {
+        Path::new("subsystems").join(self.0)
+    }
+
+    fn attribute(&self, name: &str) -> PathBuf {
+        self.directory().join(name)
+    }
+
+    fn allowed(&self) -> PathBuf {
+        self.directory().join("allowed_hosts")
+    }
+
+    fn namespaces(&self) -> PathBuf {
+        self.directory().join("namespaces")
+    }
+
+    /// The one that a grant has.
+    pub(super) fn namespace(&self) -> PathBuf {
+        self.namespaces().join("1")
+    }
+}
+
+pub(super) fn host_of(name: &str) -> PathBuf {
+    Path::new("hosts").join(name)
+}
+
+/// A grant as it is to be shown.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub(super) names: NvmeNames,
+    /// The volume's bytes.
+    pub(super) file: PathBuf,
+    pub(super) write: bool,
+    /// What a device of this machine carries that stands between the file and a host that may only read.
+    pub(super) tag: Tag,
+}
+
+impl Shown {
+    /// Shows it at these ports and no others. What is so already stays as it is, whoever uses it.
+    ///
+    /// The host is let in to something that no port shows yet, and the ports come last: whenever this ends early, the
+    /// host of the grant can log in, or nobody can.
+    pub(super) fn show(&self, kernel: &Kernel, host: &Host, ports: &[Port]) -> Result<(), ShowError> {
+        let subsystem = Subsystem(&self.names.subsystem);
+        if !kernel.exists(&subsystem.directory())? {
+            kernel.make(&subsystem.directory())?;
+        }
+        self.only_this_host(kernel, &subsystem)?;
+        self.name(kernel, &subsystem)?;
+        let namespace = subsystem.namespace();
+        if kernel.exists(&namespace)? && !self.is_in(kernel, host, &namespace)? {
+            kernel.write_slowly(&namespace.join("enable"), "0")?;
+            kernel.remove_slowly(&namespace)?;
+        }
+        if !kernel.exists(&namespace)? {
+            kernel.make(&namespace)?;
+        }
+        if kernel.read(&namespace.join("enable"))? != "1" {
+            self.fill(kernel, host, &namespace)?;
+        }
+        kernel.make(&host_of(&self.names.host))?;
+        kernel.link(&subsystem.allowed().join(&self.names.host), &host_of(&self.names.host))?;
+        for port in port::all(kernel)? {
+            let link = port.link(subsystem.0);
+            match (ports.contains(&port), kernel.exists(&link)?) {
+                (true, false) => kernel.link(&link, &subsystem.directory())?,
+                (false, true) => kernel.unlink(&link)?,
+                (true, true) | (false, false) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn only_this_host(&self, kernel: &Kernel, subsystem: &Subsystem<'_>) -> Result<(), Fault> {
+        kernel.set(&subsystem.attribute("attr_allow_any_host"), "0")?;
+        for other in kernel.list(&subsystem.allowed())?.iter().filter(|name| **name != self.names.host) {
+            kernel.unlink(&subsystem.allowed().join(other))?;
+        }
+        Ok(())
+    }
+
+    /// What it is called. The kernel does not let that be changed once somebody has seen it.
+    fn name(&self, kernel: &Kernel, subsystem: &Subsystem<'_>) -> Result<(), Fault> {
+        if kernel.exists(&subsystem.namespace())? {
+            return Ok(());
+        }
+        let serial: String = self.names.namespace.chars().filter(|c| *c != '-').take(SERIAL).collect();
+        kernel.set(&subsystem.attribute("attr_serial"), &serial)?;
+        kernel.set(&subsystem.attribute("attr_model"), MODEL)
+    }
+
+    /// Whether a namespace has these bytes in this way, or could still get them.
+    fn is_in(&self, kernel: &Kernel, host: &Host, namespace: &Path) -> Result<bool, ShowError> {
+        if kernel.read(&namespace.join("enable"))? != "1" {
+            return Ok(true);
+        }
+        let device = PathBuf::from(kernel.read(&namespace.join("device_path"))?);
+        let is_named = kernel.read(&namespace.join("device_uuid"))? == self.names.namespace;
+        let is_over = if self.write {
+            device == self.file
+        } else {
+            let found = host.read_only_loop(&self.file, &self.tag)?;
+            found.is_some_and(|found| found.path == device)
+        };
+        Ok(is_named && is_over)
+    }
+
+    /// Puts the bytes into a namespace, and opens it.
+    fn fill(&self, kernel: &Kernel, host: &Host, namespace: &Path) -> Result<(), ShowError> {
+        let open = |device: &Path| -> Result<(), Fault> {
+            let path = device.as_os_str().to_str().unwrap_or_default();
+            kernel.write(&namespace.join("device_path"), path)?;
+            kernel.set(&namespace.join("device_uuid"), &self.names.namespace)?;
+            kernel.set(&namespace.join("buffered_io"), "0")?;
+            kernel.write(&namespace.join("enable"), "1")
+        };
+        if self.write {
+            return Ok(open(&self.file)?);
+        }
+        // nvmet opens what it exports for writing (Linux 6.1 … 6.18), and has no setting that a host could not undo; a loop device
+        // that is read-only refuses to be opened like that, but not to be made read-only afterwards, and then refuses
+        // every write and every discard itself. Its size is read again once it has one.
+        let mut failed = None;
+        let attached = host.attach_read_only_behind(&self.file, &self.tag, &mut |device| {
+            let opened = kernel.write_slowly(&namespace.join("enable"), "0").and_then(|()| open(device));
+            opened.map_err(|fault| io::Error::other(failed.insert(fault).to_string()))
+        });
+        match (attached, failed) {
+            (Ok(()), _) => Ok(grown(kernel, namespace)?),
+            (Err(_), Some(fault)) => Err(fault.into()),
+            (Err(error), None) => Err(error.into()),
+        }
+    }
+}
+
+/// Why a grant is not shown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ShowError {
+    #[error(transparent)]
+    Kernel(#[from] Fault),
+    #[error(transparent)]
+    Device(#[from] LoopError),
+}
+
+/// Tells hosts that a namespace has another size. Kernels without this attribute look when a host does, and one that is not open
+/// yet has the size that it has then.
+pub(super) fn grown(kernel: &Kernel, namespace: &Path) -> Result<(), Fault> {
+    let attribute = namespace.join("revalidate_size");
+    if !kernel.exists(&attribute)? || kernel.read(&namespace.join("enable"))? != "1" {
+        return Ok(());
+    }
+    kernel.write(&attribute, "1")
+}
+
+/// Takes a subsystem away, with the host that was let in.
+///
+/// The order is what makes it a fence. nvmet looks at the allowed hosts only when a controller is made, so what is connected
+/// writes on until its port goes; the port goes without waiting for what is in flight; disabling the namespace waits for
+/// that, and is what proves it. A second one that disables it does not wait (Linux 6.1), but then the removal does: it waits
+/// for whoever still writes that attribute. Removing the subsystem ends a controller that slipped in between.
+pub(super) fn hide(kernel: &Kernel, name: &str, host: Option<&str>, job: &Job) -> Result<(), Fault> {
+    let subsystem = Subsystem(name);
+    let mut hosts = kernel.list(&subsystem.allowed())?;
+    for host in &hosts {
+        kernel.unlink(&subsystem.allowed().join(host))?;
+    }
+    for port in port::all(kernel)? {
+        let link = port.link(name);
+        if kernel.exists(&link)? {
+            kernel.unlink(&link)?;
+        }
+    }
+    job.drains(true);
+    for namespace in kernel.list(&subsystem.namespaces())? {
+        let namespace = subsystem.namespaces().join(namespace);
+        kernel.write_slowly(&namespace.join("enable"), "0")?;
+        kernel.remove_slowly(&namespace)?;
+    }
+    job.drains(false);
+    kernel.remove(&subsystem.directory())?;
+    hosts.extend(host.map(str::to_owned));
+    hosts.sort();
+    hosts.dedup();
+    for host in hosts {
+        if let Err(fault) = kernel.remove(&host_of(&host)) {
+            // It lets nobody in by itself; somebody else uses the same name.
+            tracing::warn!(%fault, "a host stays known to the kernel's NVMe target");
+        }
+    }
+    Ok(())
+}

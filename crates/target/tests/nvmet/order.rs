@@ -1,0 +1,137 @@
+//! In which order a grant is shown and taken away, step by step.
+
+use crate::lab::{Lab, grant, names, revocation};
+use bowline_core::{Mode, Share};
+use bowline_host::Host;
+use bowline_target::Provision;
+
+/// What was done, with the names of the grant shortened.
+fn steps(lab: &Lab, names: &bowline_core::NvmeNames) -> String {
+    let done = lab.kernel.done().join("\n");
+    let directory = lab.directory.display().to_string();
+    done.replace(&names.subsystem, "NQN")
+        .replace(&names.host, "HOST")
+        .replace(&names.namespace, "UUID")
+        .replace(&names.namespace.replace('-', "")[..20], "SERIAL")
+        .replace(&directory, "DIR")
+}
+
+#[test]
+fn a_grant_is_shown_and_taken_away_in_this_order() {
+    let lab = Lab::new();
+    let target = lab.with(&["v"]);
+    let grant = grant("v", "a", 1);
+    let names = names(&target, &grant);
+    lab.allow(&target, &grant).unwrap();
+    insta::assert_snapshot!(steps(&lab, &names), @r#"
+    make ports/4420
+    write "10.0.0.1" to ports/4420/addr_traddr
+    write "4420" to ports/4420/addr_trsvcid
+    write "ipv4" to ports/4420/addr_adrfam
+    write "tcp" to ports/4420/addr_trtype
+    make ports/4421
+    write "fd00::1" to ports/4421/addr_traddr
+    write "4420" to ports/4421/addr_trsvcid
+    write "ipv6" to ports/4421/addr_adrfam
+    write "tcp" to ports/4421/addr_trtype
+    make subsystems/NQN
+    write "SERIAL" to subsystems/NQN/attr_serial
+    write "Bowline" to subsystems/NQN/attr_model
+    make subsystems/NQN/namespaces/1
+    write "DIR/vol-v.data" to subsystems/NQN/namespaces/1/device_path
+    write "UUID" to subsystems/NQN/namespaces/1/device_uuid
+    write "1" to subsystems/NQN/namespaces/1/enable
+    make hosts/HOST
+    link subsystems/NQN/allowed_hosts/HOST
+    link ports/4420/subsystems/NQN
+    link ports/4421/subsystems/NQN
+    "#);
+    lab.only_these(&target, std::slice::from_ref(&grant));
+    lab.allow(&target, &grant).unwrap();
+    assert_eq!(lab.kernel.done(), [""; 0], "again changes nothing");
+    lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
+    insta::assert_snapshot!(steps(&lab, &names), @r#"
+    unlink subsystems/NQN/allowed_hosts/HOST
+    unlink ports/4420/subsystems/NQN
+    unlink ports/4421/subsystems/NQN
+    write "0" to subsystems/NQN/namespaces/1/enable
+    remove subsystems/NQN/namespaces/1
+    remove subsystems/NQN
+    remove hosts/HOST
+    "#);
+    lab.nothing_is_left();
+    lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
+    assert_eq!(lab.kernel.done(), [""; 0], "again changes nothing");
+}
+
+#[test]
+fn the_fence_of_one_leaves_the_others() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w"]);
+    let others = [grant("v", "b", 2), grant("w", "a", 1)];
+    lab.allow(&target, &grant("v", "a", 1)).unwrap();
+    for other in &others {
+        lab.allow(&target, other).unwrap();
+    }
+    lab.kernel.done();
+    lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
+    lab.only_these(&target, &others);
+    for other in &others {
+        let name = names(&target, other).subsystem;
+        assert!(lab.kernel.done().iter().all(|step| !step.contains(&name)), "{name} was touched");
+    }
+}
+
+#[test]
+fn what_was_there_before_under_the_name_of_a_grant_lets_nobody_else_in() {
+    use bowline_target::nvmet::Tree;
+    use std::path::Path;
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w"]);
+    let (first, other) = (grant("v", "a", 1), grant("w", "a", 1));
+    lab.allow(&target, &first).unwrap();
+    lab.allow(&target, &other).unwrap();
+    let place = Path::new("subsystems").join(names(&target, &first).subsystem);
+    lab.kernel.make(Path::new("hosts/nqn.stranger")).unwrap();
+    lab.kernel.link(&place.join("allowed_hosts/nqn.stranger"), Path::new("hosts/nqn.stranger")).unwrap();
+    let namespace = place.join("namespaces/1");
+    lab.kernel.write(&namespace.join("enable"), "0").unwrap();
+    let wrong = lab.directory.join("vol-w.data");
+    lab.kernel.write(&namespace.join("device_path"), wrong.to_str().unwrap()).unwrap();
+    lab.kernel.write(&namespace.join("enable"), "1").unwrap();
+    lab.allow(&target, &first).unwrap();
+    lab.only_these(&target, &[first, other]);
+    let path = lab.kernel.attribute(namespace.join("device_path").to_str().unwrap());
+    assert!(path.ends_with("vol-v.data"), "{path}");
+}
+
+#[test]
+fn a_reader_gets_a_device_that_refuses_writes() {
+    let host = Host::default();
+    if std::fs::File::options().read(true).write(true).open("/dev/loop-control").is_err() {
+        bowline_testkit::say(
+            "not run: order::a_reader_gets_a_device_that_refuses_writes (needs root and loop devices)",
+        );
+        return;
+    }
+    let lab = Lab::new();
+    let target = lab.with(&["v"]);
+    let mut reader = grant("v", "a", 1);
+    reader.mode = Mode { write: false, frontend: true, share: Share::Readers };
+    lab.allow(&target, &reader).unwrap();
+    let namespace = format!("subsystems/{}/namespaces/1", names(&target, &reader).subsystem);
+    let path = lab.kernel.attribute(&format!("{namespace}/device_path"));
+    let of_ours =
+        |device: &bowline_host::loopdev::LoopDevice| device.backing_path.starts_with(&lab.directory);
+    let devices: Vec<_> = host.loops().unwrap().into_iter().filter(of_ours).collect();
+    assert_eq!(devices.iter().map(|device| device.path.display().to_string()).collect::<Vec<_>>(), [path]);
+    assert!(devices[0].read_only && devices[0].vanishing, "{devices:?}");
+    lab.kernel.done();
+    lab.allow(&target, &reader).unwrap();
+    assert_eq!(lab.kernel.done(), [""; 0], "again changes nothing");
+    lab.runtime.block_on(target.grow(&reader.volume, 2 << 20)).unwrap();
+    lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
+    lab.nothing_is_left();
+    assert!(!host.loops().unwrap().iter().any(of_ours), "it goes with the namespace");
+    lab.runtime.block_on(target.delete(&reader.volume)).unwrap();
+}

@@ -1,0 +1,118 @@
+//! What a start takes away, puts up again, and leaves alone.
+
+use crate::lab::{Lab, grant, names, open_at, revocation};
+use bowline_core::{Epoch, NvmeNames};
+use bowline_target::Provision;
+use bowline_target::nvmet::Tree;
+use bowline_testkit::SimNvmet;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A subsystem with a host and a link to a port, made by hand.
+fn by_hand(lab: &Lab, subsystem: &str, port: &str) {
+    let place = Path::new("subsystems").join(subsystem);
+    lab.kernel.make(&place).unwrap();
+    lab.kernel
+        .make(Path::new("hosts/nqn.by-hand"))
+        .or_else(|_| lab.kernel.exists(Path::new("hosts")).map(drop))
+        .unwrap();
+    lab.kernel.link(&place.join("allowed_hosts/nqn.by-hand"), Path::new("hosts/nqn.by-hand")).unwrap();
+    lab.kernel.link(&Path::new("ports").join(port).join("subsystems").join(subsystem), &place).unwrap();
+}
+
+fn port_by_hand(lab: &Lab, port: &str, address: &str) {
+    let place = Path::new("ports").join(port);
+    lab.kernel.make(&place).unwrap();
+    for (name, value) in
+        [("addr_traddr", address), ("addr_trsvcid", "4420"), ("addr_adrfam", "ipv4"), ("addr_trtype", "tcp")]
+    {
+        lab.kernel.write(&place.join(name), value).unwrap();
+    }
+}
+
+#[test]
+fn what_no_record_names_is_taken_away_and_what_others_have_stays() {
+    let lab = Lab::new();
+    let target = lab.with(&["v"]);
+    let kept = grant("v", "a", 3);
+    lab.allow(&target, &kept).unwrap();
+    let prefix = NvmeNames::prefix(target.installation());
+    drop(target);
+    port_by_hand(&lab, "7", "192.0.2.1");
+    let theirs =
+        ["nqn.2026-01.storage.bowline:other:v:e9".to_owned(), "nqn.2014-08.org.example:disk".to_owned()];
+    for name in
+        theirs.iter().chain(&[format!("{prefix}v:e2"), format!("{prefix}gone:e1"), format!("{prefix}odd")])
+    {
+        by_hand(&lab, name, "7");
+    }
+    lab.kernel.done();
+    let target = lab.open();
+    let ours = names(&target, &kept).subsystem;
+    let mut expected: Vec<_> = theirs.iter().cloned().chain([ours.clone()]).collect();
+    expected.sort();
+    assert_eq!(lab.kernel.names("subsystems"), expected);
+    assert_eq!(lab.kernel.names("ports/7/subsystems"), {
+        let mut theirs = theirs.to_vec();
+        theirs.sort();
+        theirs
+    });
+    let touched = lab.kernel.done();
+    assert!(touched.iter().all(|step| !step.contains(&ours)), "whoever uses it notices nothing: {touched:?}");
+    lab.only_these(&target, &[kept]);
+}
+
+#[test]
+fn a_reboot_puts_up_what_the_records_say() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w"]);
+    let (kept, gone) = (grant("v", "a", 3), grant("w", "b", 1));
+    lab.allow(&target, &kept).unwrap();
+    lab.allow(&target, &gone).unwrap();
+    lab.revoke(&target, &revocation("w", "b", 1)).unwrap();
+    drop(target);
+    let fresh = lab.directory.join("../after-reboot");
+    let kernel = Arc::new(SimNvmet::new(&fresh));
+    let target = crate::lab::open(&lab.directory, Arc::clone(&kernel)).unwrap();
+    let names = names(&target, &kept);
+    assert_eq!(kernel.admitted(), [(names.subsystem, [names.host].into())].into());
+    assert_eq!(kernel.names("ports"), ["4420", "4421"]);
+}
+
+#[test]
+fn a_port_that_is_there_is_used_and_a_number_that_is_taken_is_left() {
+    let lab = Lab::new();
+    port_by_hand(&lab, "3", "10.0.0.1");
+    port_by_hand(&lab, "4420", "192.0.2.1");
+    // As a crash in the middle leaves it.
+    lab.kernel.make(Path::new("ports/9")).unwrap();
+    lab.kernel.write(Path::new("ports/9/addr_traddr"), "fd00::1").unwrap();
+    lab.kernel.write(Path::new("ports/9/addr_trsvcid"), "4420").unwrap();
+    let target = lab.with(&["v"]);
+    lab.allow(&target, &grant("v", "a", 1)).unwrap();
+    assert_eq!(lab.kernel.names("ports"), ["3", "4420", "9"]);
+    assert_eq!(lab.kernel.names("ports/4420/subsystems"), [""; 0]);
+    let ours = names(&target, &grant("v", "a", 1)).subsystem;
+    for port in ["3", "9"] {
+        assert_eq!(lab.kernel.names(&format!("ports/{port}/subsystems")), [ours.as_str()]);
+    }
+    assert_eq!(lab.kernel.attribute("ports/9/addr_adrfam"), "ipv6");
+    drop(target);
+    let target = open_at(&lab.directory, Arc::clone(&lab.kernel), &["10.0.0.2:4420"]).unwrap();
+    assert_eq!(lab.kernel.names("ports/3/subsystems"), [""; 0], "another address, another port");
+    assert_eq!(lab.kernel.names("ports/4421/subsystems"), [ours]);
+    assert_eq!(target.addresses().len(), 1);
+}
+
+#[test]
+fn a_volume_that_cannot_be_read_lets_nobody_in() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w"]);
+    lab.allow(&target, &grant("v", "a", 1)).unwrap();
+    lab.allow(&target, &grant("w", "a", 1)).unwrap();
+    drop(target);
+    std::fs::write(lab.directory.join("vol-v.json"), "damaged").unwrap();
+    let target = lab.open();
+    lab.only_these(&target, &[grant("w", "a", 1)]);
+    assert_eq!(Epoch::new(1), grant("w", "a", 1).epoch);
+}
