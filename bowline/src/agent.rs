@@ -8,7 +8,7 @@ use bowline_target::agent::{AgentServer, Listener, TlsFiles};
 use bowline_target::file::{FileTarget, Policy, Settings};
 use bowline_target::{Capacity, Provision};
 use bowline_web::Probe;
-use clap::Args;
+use clap::{Args, Subcommand, ValueEnum};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -40,28 +40,44 @@ const MEASURE: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:\n  \
     bowline target --id file-worker-1 --directory /var/lib/bowline/volumes --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
-    bowline target --id try --directory /tmp/volumes --listen unix:///tmp/try.sock\n\n\
+    bowline target --id try --directory /tmp/volumes --listen unix:///tmp/try.sock\n  \
+    bowline target --id nvme-1 --directory /srv/volumes --export nvmet --nvme-listen 10.0.0.1:4420 --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
+    bowline target init /etc/bowline/certificates\n\n\
     The directory of --tls holds ca.crt, tls.crt and tls.key. The name in the agent's certificate is \
     agent.bowline.storage, and in that of whoever calls it controller.bowline.storage. \
     docs/targets.md says more.")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct TargetArgs {
+    /// Something else than to serve.
+    #[command(subcommand)]
+    pub command: Option<TargetCommand>,
+
     /// What the target is called; the same for ever, because volumes remember it.
-    #[arg(long, env = "BOWLINE_TARGET_ID", value_name = "NAME")]
-    pub id: TargetId,
+    #[arg(long, env = "BOWLINE_TARGET_ID", value_name = "NAME", required = true)]
+    pub id: Option<TargetId>,
 
     /// The directory with the volumes; made if it is not there.
-    #[arg(long, env = "BOWLINE_DIRECTORY", value_name = "DIR", value_parser = absolute_path)]
-    pub directory: PathBuf,
+    #[arg(long, env = "BOWLINE_DIRECTORY", value_name = "DIR", value_parser = absolute_path, required = true)]
+    pub directory: Option<PathBuf>,
 
     /// Where controllers reach it: an address, which needs --tls, or a socket that only its owner can open.
-    #[arg(long, env = "BOWLINE_LISTEN", value_name = "ADDRESS|unix://PATH")]
-    pub listen: Listen,
+    #[arg(long, env = "BOWLINE_LISTEN", value_name = "ADDRESS|unix://PATH", required = true)]
+    pub listen: Option<Listen>,
+
+    /// How nodes reach the volumes: `loop`, on this very machine, or `nvmet`, from anywhere over NVMe/TCP.
+    #[arg(long, env = "BOWLINE_EXPORT", value_enum, default_value_t = Export::Loop, value_name = "loop|nvmet", hide_possible_values = true)]
+    pub export: Export,
+
+    /// Where this machine's kernel listens for NVMe/TCP, and where nodes are told to connect; several with commas.
+    #[arg(long, env = "BOWLINE_NVME_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
+    pub nvme_listen: Vec<SocketAddr>,
 
     /// The directory with ca.crt, tls.crt and tls.key. They may come later, and may be replaced.
     #[arg(long, env = "BOWLINE_TLS", value_name = "DIR", value_parser = absolute_path)]
     pub tls: Option<PathBuf>,
 
-    /// From where its volumes can be reached, besides from this machine; may be given several times.
+    /// From where its volumes can be reached, besides from this machine; may be given several times. Without it, what is exported
+    /// over NVMe/TCP can be reached from everywhere.
     #[arg(long, env = "BOWLINE_TOPOLOGY", value_name = "KEY=VALUE", value_delimiter = ',')]
     pub topology: Vec<Segment>,
 
@@ -82,6 +98,35 @@ pub struct TargetArgs {
     pub http: Option<Http>,
 }
 
+/// How nodes reach volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Export {
+    /// Loop devices that nodes on this machine attach themselves.
+    Loop,
+    /// The kernel's NVMe target.
+    Nvmet,
+}
+
+/// What `bowline target` does besides serving.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TargetCommand {
+    /// Makes certificates for agents and controllers, or new ones under the same authority.
+    #[command(after_help = "Example:\n  bowline target init /etc/bowline/certificates\n\n\
+        Copy DIR/agent to the storage machines (--tls), and DIR/controller to the controller. DIR/authority stays where it is: \
+        whoever has its key can be a controller. Run it again within a year; new files count without a restart.")]
+    Init {
+        /// Where; made if it is not there.
+        directory: PathBuf,
+    },
+    /// One step that may wait for a disk, in a process of its own.
+    #[command(hide = true)]
+    Apart {
+        /// Which.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+}
+
 /// Everything that `bowline target` is told.
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
@@ -99,6 +144,8 @@ pub struct TargetConfig {
     pub host_name: String,
     /// How much may be promised.
     pub policy: Policy,
+    /// Where the kernel listens for NVMe/TCP; nowhere if volumes are not exported.
+    pub nvme: Vec<SocketAddr>,
     /// Where health is told, if at all.
     pub http: Option<SocketAddr>,
 }
@@ -110,7 +157,11 @@ impl TargetConfig {
             path: PathBuf::from(path),
             error: error.to_owned(),
         };
-        if let (Listen::Address(address), None) = (&args.listen, &args.tls) {
+        let (Some(id), Some(directory), Some(listen)) = (args.id, args.directory, args.listen) else {
+            return Err(wrong("target", "--id, --directory and --listen are needed"));
+        };
+        nvme_addresses(args.export, &args.nvme_listen).map_err(|error| wrong("--nvme-listen", &error))?;
+        if let (Listen::Address(address), None) = (&listen, &args.tls) {
             let error = "an address needs --tls, a directory with ca.crt, tls.crt and tls.key; without certificates \
                          only a unix socket is served";
             return Err(wrong(&address.to_string(), error));
@@ -133,9 +184,9 @@ impl TargetConfig {
             Http::At(address) => Some(address),
         };
         Ok(Self {
-            id: args.id,
-            directory: args.directory,
-            listen: args.listen,
+            id,
+            directory,
+            listen,
             tls: args.tls,
             topology,
             host_name: host_name.to_string(),
@@ -143,9 +194,37 @@ impl TargetConfig {
                 overcommit: args.overcommit.unwrap_or_default().percent(),
                 reserve: args.reserve.map_or(64 << 20, |reserve| reserve.0),
             },
+            nvme: args.nvme_listen,
             http,
         })
     }
+}
+
+/// Nodes are told these very addresses, so they must be ones that can be connected to.
+fn nvme_addresses(export: Export, addresses: &[SocketAddr]) -> Result<(), String> {
+    match (export, addresses) {
+        (Export::Loop, []) => return Ok(()),
+        (Export::Loop, _) => return Err("it is for --export nvmet".to_owned()),
+        (Export::Nvmet, []) => {
+            return Err(
+                "--export nvmet needs it: an address of this machine that nodes can reach, with its port \
+                        (10.0.0.1:4420)"
+                    .to_owned(),
+            );
+        }
+        (Export::Nvmet, _) => {}
+    }
+    for (at, address) in addresses.iter().enumerate() {
+        if address.ip().is_unspecified() || address.port() == 0 {
+            return Err(format!(
+                "{address} is nowhere that a node could connect to; name the address and the port"
+            ));
+        }
+        if addresses.iter().take(at).any(|other| other == address) {
+            return Err(format!("{address} is named twice"));
+        }
+    }
+    Ok(())
 }
 
 /// Where controllers reach an agent.
@@ -223,7 +302,8 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     let target = Arc::new(open(&config).await?);
     tokio::spawn(measure(Arc::clone(&target) as _, Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
-    let server = AgentServer::new(target, "file", env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
+    let kind = if config.nvme.is_empty() { "file" } else { "nvmet" };
+    let server = AgentServer::new(target, kind, env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
     let _ = progress.send_replace(Ok(()));
     if let Err(error) = notify::notify(State::Ready) {
         tracing::warn!(%error, "nobody could be told that it is ready");
@@ -247,7 +327,15 @@ async fn open(config: &TargetConfig) -> Result<FileTarget> {
         policy: config.policy,
     };
     let host = Host::new(Roots::default(), bowline_host::command::Programs::default());
-    Ok(tokio::task::spawn_blocking(move || FileTarget::open(settings, host)).await??)
+    let nvme = config.nvme.clone();
+    let open = move || -> Result<FileTarget> {
+        if nvme.is_empty() {
+            return Ok(FileTarget::open(settings, host)?);
+        }
+        let nvmet = crate::nvme::prepare(&host, &settings.directory, nvme)?;
+        Ok(FileTarget::open_exported(settings, nvmet, host)?)
+    };
+    tokio::task::spawn_blocking(open).await?
 }
 
 /// The place to listen at; `None` if it was told to stop before the certificates were there.
@@ -360,6 +448,10 @@ mod tests {
         assert_eq!(config.http, Some("127.0.0.1:8462".parse().unwrap()));
         let config = load(&["--listen", "unix:///run/x.sock", "--http", "off"]).unwrap();
         assert_eq!((config.http, config.host_name.as_str()), (None, "worker-1"));
+        assert_eq!(config.nvme, []);
+        let exported =
+            ["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "10.0.0.1:4420,[fd00::1]:4420"];
+        assert_eq!(load(&exported).unwrap().nvme.len(), 2);
     }
 
     #[test]
@@ -371,6 +463,24 @@ mod tests {
             (&["--listen", "/x.sock", "--topology", "zone=a b"], "can be no label"),
             (&["--listen", "/x.sock", "--topology", "z=a", "--topology", "z=b"], "names it twice"),
             (&["--listen", "/x.sock", "--topology", "topology.bowline.storage/host=x"], "--host-name does"),
+            (&["--listen", "/x.sock", "--export", "nvmet"], "--export nvmet needs it"),
+            (&["--listen", "/x.sock", "--nvme-listen", "10.0.0.1:4420"], "it is for --export nvmet"),
+            (
+                &["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "0.0.0.0:4420"],
+                "nowhere that a node",
+            ),
+            (
+                &[
+                    "--listen",
+                    "/x.sock",
+                    "--export",
+                    "nvmet",
+                    "--nvme-listen",
+                    "[fd00::1]:4420,[fd00::1]:4420",
+                ],
+                "named twice",
+            ),
+            (&["--export", "loop"], "required arguments were not provided"),
         ] {
             let error = load(typed).unwrap_err();
             assert!(error.contains(told), "{error}");

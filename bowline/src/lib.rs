@@ -15,10 +15,12 @@ pub mod controller;
 pub mod fabric;
 pub mod failure;
 mod identity;
+mod init;
 pub mod kubelet;
 pub mod log;
 pub mod node;
 pub mod notify;
+mod nvme;
 pub mod output;
 pub mod size;
 pub mod span;
@@ -107,6 +109,13 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
             let args = controller::ControllerArgs { namespace: cli.namespace, ..args };
             Box::pin(controller::run(args)).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
+        Command::Target(agent::TargetArgs { command: Some(command), .. }) => match command {
+            agent::TargetCommand::Init { directory } => init::run(&directory),
+            agent::TargetCommand::Apart { words } => {
+                let said = bowline_target::nvmet::apart(&words);
+                writeln!(std::io::stdout(), "{said}").map_err(|error| Failure::failed(error.to_string()))
+            }
+        },
         Command::Target(args) => {
             log::init();
             let config = agent::TargetConfig::load(args)?;

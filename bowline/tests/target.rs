@@ -5,7 +5,6 @@ use bowline_core::{TargetId, VolumeId};
 use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
 use bowline_target::{NewVolume, Progress, Provision, Target};
 use bowline_testkit::world::{World, run, wait_until};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -35,21 +34,17 @@ fn get(port: u16, path: &str) -> Option<String> {
     Some(answer)
 }
 
-fn issue(place: &Path, ca: &(Issuer<'static, KeyPair>, String), name: &str) {
-    let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &ca.0).unwrap();
-    std::fs::create_dir_all(place).unwrap();
-    std::fs::write(place.join("tls.crt"), certificate.pem()).unwrap();
-    std::fs::write(place.join("tls.key"), key.serialize_pem()).unwrap();
-    std::fs::write(place.join("ca.crt"), &ca.1).unwrap();
-}
-
-fn authority() -> (Issuer<'static, KeyPair>, String) {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.self_signed(&key).unwrap().pem();
-    (Issuer::new(params, key), certificate)
+/// Makes certificates, or new ones; nothing in the environment of an agent is in the way of that.
+fn init(place: &Path) {
+    let made = Command::new(BOWLINE)
+        .args(["target", "init"])
+        .arg(place)
+        .env("BOWLINE_TARGET_ID", "file-a")
+        .env("BOWLINE_DIRECTORY", "/nonexistent")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,7 +58,7 @@ async fn an_agent_waits_for_its_certificates_serves_and_ends() {
         .arg("--directory")
         .arg(path("volumes"))
         .arg("--tls")
-        .arg(path("tls"))
+        .arg(path("made/agent"))
         .stderr(std::fs::File::create(path("log")).unwrap())
         .stdin(Stdio::null())
         .spawn()
@@ -73,15 +68,13 @@ async fn an_agent_waits_for_its_certificates_serves_and_ends() {
     let answer = wait_until("the agent to say that it waits", waiting);
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(get(http, "/healthz").unwrap().starts_with("HTTP/1.1 200"));
-    let ca = authority();
-    issue(&path("tls"), &ca, "agent.bowline.storage");
-    issue(&path("controller"), &ca, "controller.bowline.storage");
+    init(&path("made"));
     wait_until("the agent to be ready", || get(http, "/readyz").filter(|answer| answer.contains("200 OK")));
 
     let address =
-        Place::Tls { address: format!("127.0.0.1:{port}"), files: TlsFiles::new(path("controller")) };
+        || Place::Tls { address: format!("127.0.0.1:{port}"), files: TlsFiles::new(path("made/controller")) };
     let id = TargetId::new("file-a").unwrap();
-    let client = AgentClient::connect(address, Some(&id), ClientSettings::default()).await.unwrap();
+    let client = AgentClient::connect(address(), Some(&id), ClientSettings::default()).await.unwrap();
     assert_eq!((client.id(), client.kind()), (&id, "file"));
     let topology: Vec<_> = client.topology().into_iter().collect();
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
@@ -94,6 +87,11 @@ async fn an_agent_waits_for_its_certificates_serves_and_ends() {
         || get(http, "/metrics").filter(|text| text.contains("bowline_target_capacity_bytes{of=\"total\"}"));
     wait_until("the room to be counted", counted);
     client.delete(&volume).await.unwrap();
+    let before = std::fs::read(path("made/agent/tls.crt")).unwrap();
+    init(&path("made"));
+    assert_ne!(std::fs::read(path("made/agent/tls.crt")).unwrap(), before);
+    let renewed = AgentClient::connect(address(), Some(&id), ClientSettings::default()).await.unwrap();
+    assert_eq!(renewed.volume(&volume).await, Ok(None), "new certificates count without a restart");
 
     run("kill", ["-TERM", &agent.0.id().to_string()]);
     let status = tokio::task::spawn_blocking(move || agent.0.wait().unwrap()).await.unwrap();
@@ -162,4 +160,36 @@ fn a_bowline_up_uses_a_target_elsewhere_comes_up_before_it_and_knows_its_storage
         say(&["detach", "db", "worker-1", "--wait", "1s"]).0.then_some(())
     });
     daemon.stop();
+}
+
+#[test]
+fn a_machine_that_cannot_export_says_what_is_missing() {
+    if Path::new("/sys/kernel/config/nvmet").exists() {
+        bowline_testkit::say("not run: a_machine_that_cannot_export_says_what_is_missing (this one can)");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let output = Command::new(BOWLINE)
+        .args([
+            "target",
+            "--id",
+            "a",
+            "--http",
+            "off",
+            "--export",
+            "nvmet",
+            "--nvme-listen",
+            "127.0.0.1:4420",
+        ])
+        .arg("--directory")
+        .arg(place.path().join("volumes"))
+        .arg("--listen")
+        .arg(place.path().join("agent.sock"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("the module nvmet is not loaded; modprobe nvmet"),
+        "{said}"
+    );
 }

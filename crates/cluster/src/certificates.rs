@@ -6,23 +6,15 @@
 //!
 //! **Guarantees.** The authority's key is in the controller's Secret alone: an agent cannot make itself a controller.
 
-use jiff::{Span, Timestamp, tz::TimeZone};
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose,
-};
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::Path;
 
-/// What a controller's certificate is for.
-pub const CONTROLLER: &str = "controller.bowline.storage";
-/// What an agent's certificate is for.
-pub const AGENT: &str = "agent.bowline.storage";
+use crate::credentials::{AGENT, Authority, CONTROLLER, CredentialError, Credentials, DAYS, days_after};
+
 /// The controller's Secret.
 pub const CONTROLLER_SECRET: &str = "bowline-controller-tls";
 /// The agents' Secret.
@@ -31,23 +23,6 @@ pub const AGENT_SECRET: &str = "bowline-agent-tls";
 /// On a Secret: when its certificate is to be made anew.
 const RENEW_AFTER: &str = "bowline.storage/renew-after";
 const MANAGER: &str = "bowline-certificates";
-
-/// A certificate with its key, and the authority that the other side's must come from. PEM.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// The authority.
-    pub authority: String,
-    /// The certificate.
-    pub certificate: String,
-    /// Its key.
-    pub key: String,
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials").finish_non_exhaustive()
-    }
-}
 
 /// Why there are no certificates.
 #[derive(Debug, thiserror::Error)]
@@ -70,8 +45,17 @@ pub enum CertificateError {
         field: &'static str,
     },
     /// A certificate could not be made.
-    #[error("a certificate could not be made: {0}")]
-    Make(#[from] rcgen::Error),
+    #[error(transparent)]
+    Make(CredentialError),
+}
+
+impl From<CredentialError> for CertificateError {
+    fn from(error: CredentialError) -> Self {
+        match error {
+            CredentialError::Key(_) => Self::Unusable { secret: CONTROLLER_SECRET, field: "ca.key" },
+            CredentialError::Make(_) => Self::Make(error),
+        }
+    }
 }
 
 /// How often it is begun again when somebody else writes a Secret meanwhile.
@@ -103,14 +87,14 @@ fn is_conflict(error: &kube::Error) -> bool {
 async fn attempt(secrets: &Api<Secret>, now: Timestamp) -> Result<Credentials, CertificateError> {
     let held = get(secrets, CONTROLLER_SECRET).await?;
     let authority = match &held {
-        Some(secret) => Authority::read(secret)?,
+        Some(secret) => authority(secret)?,
         None => Authority::make(now)?,
     };
     let controller = match held {
         Some(secret) if !is_due(&secret, now) => secret,
         held => {
             let made = authority.sign(CONTROLLER, now)?;
-            put(secrets, made.secret(CONTROLLER_SECRET, Some(&authority), now), held).await?
+            put(secrets, secret(&made, CONTROLLER_SECRET, Some(&authority), now), held).await?
         }
     };
     let agents = get(secrets, AGENT_SECRET).await?;
@@ -120,7 +104,7 @@ async fn attempt(secrets: &Api<Secret>, now: Timestamp) -> Result<Credentials, C
     };
     if agents.as_ref().is_none_or(stale) {
         let made = authority.sign(AGENT, now)?;
-        put(secrets, made.secret(AGENT_SECRET, None, now), agents).await?;
+        put(secrets, secret(&made, AGENT_SECRET, None, now), agents).await?;
     }
     let field = |field| text(&controller, CONTROLLER_SECRET, field);
     Ok(Credentials { authority: field("ca.crt")?, certificate: field("tls.crt")?, key: field("tls.key")? })
@@ -166,127 +150,33 @@ fn is_due(secret: &Secret, now: Timestamp) -> bool {
     renew.and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|renew| now >= renew)
 }
 
-fn days_after(now: Timestamp, days: i32) -> Timestamp {
-    now.to_zoned(TimeZone::UTC).checked_add(Span::new().days(days)).map_or(now, |later| later.timestamp())
+fn authority(secret: &Secret) -> Result<Authority, CertificateError> {
+    let field = |field| text(secret, CONTROLLER_SECRET, field);
+    Ok(Authority { certificate: field("ca.crt")?, key: field("ca.key")? })
 }
 
-fn whole_day(at: Timestamp) -> (i32, u8, u8) {
-    let date = at.to_zoned(TimeZone::UTC).date();
-    let small = |number: i8| u8::try_from(number).unwrap_or(1);
-    (i32::from(date.year()), small(date.month()), small(date.day()))
-}
-
-/// What a certificate and its authority have in common. Valid from yesterday: clocks differ.
-fn params(names: Vec<String>, now: Timestamp, days: i32) -> Result<CertificateParams, rcgen::Error> {
-    let mut params = CertificateParams::new(names)?;
-    let ((from, month, day), (to, last_month, last_day)) =
-        (whole_day(days_after(now, -1)), whole_day(days_after(now, days)));
-    params.not_before = rcgen::date_time_ymd(from, month, day);
-    params.not_after = rcgen::date_time_ymd(to, last_month, last_day);
-    Ok(params)
-}
-
-/// How long an authority is valid.
-const AUTHORITY_DAYS: i32 = 3650;
-/// How long a certificate is valid.
-const DAYS: i32 = 365;
-
-struct Authority {
-    certificate: String,
-    key: String,
-}
-
-impl Authority {
-    fn params(now: Timestamp) -> Result<CertificateParams, rcgen::Error> {
-        let mut params = params(vec![], now, AUTHORITY_DAYS)?;
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, "Bowline agents and controllers");
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        Ok(params)
+fn secret(
+    made: &Credentials,
+    name: &'static str,
+    authority: Option<&Authority>,
+    now: Timestamp,
+) -> (&'static str, Secret) {
+    let mut data =
+        BTreeMap::from([("ca.crt", &made.authority), ("tls.crt", &made.certificate), ("tls.key", &made.key)]);
+    if let Some(authority) = authority {
+        data.insert("ca.key", &authority.key);
     }
-
-    fn make(now: Timestamp) -> Result<Self, CertificateError> {
-        let key = KeyPair::generate()?;
-        let certificate = Self::params(now)?.self_signed(&key)?;
-        Ok(Self { certificate: certificate.pem(), key: key.serialize_pem() })
-    }
-
-    fn read(secret: &Secret) -> Result<Self, CertificateError> {
-        let field = |field| text(secret, CONTROLLER_SECRET, field);
-        Ok(Self { certificate: field("ca.crt")?, key: field("ca.key")? })
-    }
-
-    fn sign(&self, name: &str, now: Timestamp) -> Result<Credentials, CertificateError> {
-        let unusable = |_| CertificateError::Unusable { secret: CONTROLLER_SECRET, field: "ca.key" };
-        let issuer = Issuer::new(Self::params(now)?, KeyPair::from_pem(&self.key).map_err(unusable)?);
-        let mut params = params(vec![name.to_owned()], now, DAYS)?;
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.use_authority_key_identifier_extension = true;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = match name {
-            AGENT => vec![ExtendedKeyUsagePurpose::ServerAuth],
-            _ => vec![ExtendedKeyUsagePurpose::ClientAuth],
-        };
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &issuer)?;
-        Ok(Credentials {
-            authority: self.certificate.clone(),
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
-        })
-    }
-}
-
-impl Credentials {
-    /// Writes `ca.crt`, `tls.crt` and `tls.key` into a directory that only this user can look into. Each is replaced as a
-    /// whole, the key first: whoever reads in between finds a pair that does not fit, and uses the one before.
-    pub fn write(&self, directory: &Path) -> std::io::Result<()> {
-        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        for (name, text) in
-            [("tls.key", &self.key), ("ca.crt", &self.authority), ("tls.crt", &self.certificate)]
-        {
-            let fresh = directory.join(format!("{name}.new"));
-            let mut file = std::fs::OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&fresh)?;
-            file.write_all(text.as_bytes())?;
-            std::fs::rename(&fresh, directory.join(name))?;
-        }
-        Ok(())
-    }
-
-    fn secret(
-        &self,
-        name: &'static str,
-        authority: Option<&Authority>,
-        now: Timestamp,
-    ) -> (&'static str, Secret) {
-        let mut data = BTreeMap::from([
-            ("ca.crt", &self.authority),
-            ("tls.crt", &self.certificate),
-            ("tls.key", &self.key),
-        ]);
-        if let Some(authority) = authority {
-            data.insert("ca.key", &authority.key);
-        }
-        let bytes = |(key, text): (&str, &String)| (key.to_owned(), ByteString(text.clone().into_bytes()));
-        let renew = days_after(now, DAYS * 2 / 3).to_string();
-        let secret = Secret {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                annotations: Some(BTreeMap::from([(RENEW_AFTER.to_owned(), renew)])),
-                ..ObjectMeta::default()
-            },
-            data: Some(data.into_iter().map(bytes).collect()),
-            type_: Some("kubernetes.io/tls".to_owned()),
-            ..Secret::default()
-        };
-        (name, secret)
-    }
+    let bytes = |(key, text): (&str, &String)| (key.to_owned(), ByteString(text.clone().into_bytes()));
+    let renew = days_after(now, DAYS * 2 / 3).to_string();
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            annotations: Some(BTreeMap::from([(RENEW_AFTER.to_owned(), renew)])),
+            ..ObjectMeta::default()
+        },
+        data: Some(data.into_iter().map(bytes).collect()),
+        type_: Some("kubernetes.io/tls".to_owned()),
+        ..Secret::default()
+    };
+    (name, secret)
 }

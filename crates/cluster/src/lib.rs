@@ -48,6 +48,7 @@
 pub mod adopt;
 mod attacher;
 pub mod certificates;
+pub mod credentials;
 mod desk;
 pub mod door;
 mod events;

@@ -1,8 +1,8 @@
 //! Which targets there are, and the connections to their agents.
 //!
 //! **Flow.** Every node that runs an agent offers its own files: for each of these pods that is ready, a Target object is
-//! written. Every Target object, whoever wrote it, is connected, and told to the catalog; one whose address changed is
-//! connected anew. What is known of it is in its status.
+//! written. Every Target object, whoever wrote it, is connected, and told to the catalog; one whose address changed, or
+//! whose agent says something else of itself than before, is connected anew. What is known of it is in its status.
 //!
 //! **Guarantees.** A target is only ever the one of its name: an agent that says it is another is refused. A Target that was
 //! deleted stays, by its finalizer, as long as there is a volume or a snapshot on it. Of which storage it is, is stored before it is told to
@@ -255,7 +255,11 @@ impl Context {
         }
         self.catalog.drain_target(&id, target.spec.drain);
         let held = self.connections().0.get(&id).cloned();
-        let agent = match held.filter(|held| held.is_of(target)) {
+        let held = match held.filter(|held| held.is_of(target)) {
+            Some(held) if held.agent.is_as_it_was().await => Some(held),
+            Some(_) | None => None,
+        };
+        let agent = match held {
             Some(held) => held.agent,
             None => {
                 let place = Place::Tls { address: target.spec.address.clone(), files: self.tls.clone() };
