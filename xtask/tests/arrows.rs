@@ -55,7 +55,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "bowline-web",
         ],
     ),
-    ("bowline-testkit", &["bowline-core", "bowline-csi", "bowline-store", "bowline-target"]),
+    (
+        "bowline-testkit",
+        &["bowline-core", "bowline-csi", "bowline-store", "bowline-target", "bowline-vmtool"],
+    ),
+    ("bowline-vmtool", &[]),
     (
         "xtask",
         &[

@@ -26,6 +26,8 @@ mod sim;
 mod storage;
 mod summary;
 pub mod sweep;
+#[cfg(feature = "lab")]
+pub mod vm;
 mod wish;
 pub mod world;
 

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 /// A shell that waits until the lab's process is gone, in whatever way, and then cleans. A lab that is kept in a static is never
 /// dropped, and one whose process is killed neither.
 #[derive(Debug)]
-pub(super) struct Janitor {
+pub(crate) struct Janitor {
     shell: Child,
     /// Closed by the kernel when our process ends.
     leash: Option<ChildStdin>,
@@ -14,7 +14,7 @@ pub(super) struct Janitor {
 
 impl Janitor {
     /// Removes a directory in the end. The script, if there is one, runs before; its first argument is the directory.
-    pub(super) fn of(directory: &Path, script: Option<&Path>) -> Self {
+    pub(crate) fn of(directory: &Path, script: Option<&Path>) -> Self {
         let order = r#"read -r _; if [ -n "$1" ]; then sh "$1" "$0" || exit; fi; rm -rf -- "$0""#;
         // A session of its own: the interrupt from a terminal that ends the test must not end the cleaning.
         let mut shell = Command::new("setsid")
@@ -31,7 +31,7 @@ impl Janitor {
     }
 
     /// Cleans now.
-    pub(super) fn clean(&mut self) {
+    pub(crate) fn clean(&mut self) {
         drop(self.leash.take());
         let _ = self.shell.wait();
     }

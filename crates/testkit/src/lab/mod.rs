@@ -23,10 +23,13 @@ pub use api::{Access, ApiLab};
 pub use audit::Change;
 pub use cluster::{ClusterLab, NAMESPACE, NODE_PATIENCE, Options};
 pub use image::{BUSYBOX, Image};
+pub(crate) use janitor::Janitor;
 pub use node::Node;
 pub use observer::{Grants, Observer, Seen, Truth};
+pub(crate) use process::Place;
 pub use process::Process;
 pub use programs::tools;
+pub(crate) use programs::{installed, project};
 
 use std::time::{Duration, Instant};
 

@@ -37,23 +37,23 @@ fn spawn(command: Command) -> std::io::Result<Child> {
 
 /// Where processes run: their logs, and what a command line begins with to get there.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) logs: PathBuf,
-    pub(super) enter: Vec<String>,
+pub(crate) struct Place {
+    pub(crate) logs: PathBuf,
+    pub(crate) enter: Vec<String>,
 }
 
 impl Place {
-    pub(super) fn new(logs: &Path) -> Self {
+    pub(crate) fn new(logs: &Path) -> Self {
         fs::create_dir_all(logs).unwrap();
         Self { logs: logs.to_owned(), enter: vec![] }
     }
 
     /// Starts a program. Its output goes to the log of its name.
-    pub(super) fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Process {
+    pub(crate) fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Process {
         self.start_with(name, program, arguments, &[])
     }
 
-    pub(super) fn start_with(
+    pub(crate) fn start_with(
         &self,
         name: &str,
         program: &Path,

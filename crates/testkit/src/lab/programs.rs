@@ -9,7 +9,7 @@ use std::sync::Mutex;
 static KNOWN: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
 
 /// The root of the project.
-pub(super) fn project() -> PathBuf {
+pub(crate) fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
@@ -30,7 +30,7 @@ pub fn tools(name: &str) -> PathBuf {
 }
 
 /// A program of the Debian packages that `setup.sh` installs.
-pub(super) fn installed(name: &str) -> PathBuf {
+pub(crate) fn installed(name: &str) -> PathBuf {
     let path = std::env::var("PATH").unwrap_or_default();
     let places = path.split(':').chain(["/usr/sbin", "/sbin"]);
     let found = places.map(|place| Path::new(place).join(name)).find(|program| program.is_file());

@@ -1,0 +1,7 @@
+//! Bowline in machines with kernels of their own: real NVMe over TCP, real partitions, real power cuts.
+//!
+//! Needs QEMU and Debian's kernel package; where they cannot be had, each test says so and is counted as not run.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
+
+mod lab;

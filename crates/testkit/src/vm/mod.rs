@@ -1,0 +1,155 @@
+//! Machines with a kernel of their own, for tests of what this machine's kernel has not or what would break it: NVMe over TCP, power cuts,
+//! partitions.
+//!
+//! [`VmLab`] boots Debian's stock kernel in QEMU, with no more than a shell, the tools for filesystems and Bowline. The machines are on a
+//! network of their own, [`VmLab::cut`] and [`VmLab::mend`] it; [`Vm`] runs commands in a machine, many at once, and takes its power away.
+//!
+//! Nothing needs root, and nothing is left behind: all state is in one temporary directory, and the machines end with the process that
+//! started them. Only the console logs of a test that failed are kept.
+
+pub mod control;
+mod kernel;
+mod machine;
+mod port;
+mod programs;
+mod switch;
+
+pub use kernel::Kernel;
+pub use machine::{Disk, Machine, Vm};
+pub use port::{Ended, PATIENCE, Running};
+
+use crate::lab::{Janitor, not_run};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::thread;
+use switch::Switch;
+use tempfile::TempDir;
+
+/// Machines on one network.
+pub struct VmLab {
+    /// Ended before the directory goes.
+    machines: BTreeMap<String, Vm>,
+    switch: Switch,
+    directory: Option<TempDir>,
+    janitor: Janitor,
+}
+
+/// What a lab is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The machines.
+    pub machines: Vec<Machine>,
+    /// What they boot.
+    pub kernel: Kernel,
+    /// More programs for them, each `FILE` or `FILE=PLACE`.
+    pub programs: Vec<String>,
+}
+
+impl Plan {
+    /// Machines with the kernel of Debian 12 and nothing special.
+    pub fn of(machines: impl IntoIterator<Item = Machine>) -> Self {
+        Self { machines: machines.into_iter().collect(), kernel: Kernel::Debian12, programs: vec![] }
+    }
+
+    /// The usual four: `target` with a disk, the nodes `a` and `b`, and `control`.
+    pub fn usual() -> Self {
+        Self::of([Machine::target("target"), Machine::node("a"), Machine::node("b"), Machine::new("control")])
+    }
+
+    /// With a built program in every machine, called as its file.
+    #[must_use]
+    pub fn with(mut self, program: impl AsRef<Path>) -> Self {
+        let program = program.as_ref();
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.programs.push(format!("{}=/bin/{name}", program.display()));
+        self
+    }
+
+    /// With another kernel.
+    #[must_use]
+    pub fn kernel(mut self, kernel: Kernel) -> Self {
+        self.kernel = kernel;
+        self
+    }
+
+    /// Boots the machines. Nothing, and a word in the summary, where there is no QEMU or no kernel to be had.
+    pub fn start(self) -> Option<VmLab> {
+        VmLab::start(self)
+    }
+}
+
+impl VmLab {
+    /// Boots machines, all at once.
+    pub fn start(plan: Plan) -> Option<Self> {
+        let booted = match kernel::find(plan.kernel) {
+            Ok(booted) => booted,
+            Err(missing) => {
+                not_run(&missing);
+                return None;
+            }
+        };
+        let directory = tempfile::Builder::new().prefix("bowline-vm-").tempdir().unwrap();
+        let janitor = Janitor::of(directory.path(), None);
+        let programs = programs::disk(directory.path(), &plan.programs);
+        let switch = Switch::default();
+        let mut machines = BTreeMap::new();
+        for (index, machine) in plan.machines.into_iter().enumerate() {
+            let name = machine.name.clone();
+            let vm = Vm::new(machine, index, directory.path(), &booted, &programs, &switch);
+            assert!(machines.insert(name.clone(), vm).is_none(), "two machines are called {name}");
+        }
+        let lab = Self { machines, switch, directory: Some(directory), janitor };
+        thread::scope(|scope| {
+            for vm in lab.machines.values() {
+                scope.spawn(|| vm.boot());
+            }
+        });
+        Some(lab)
+    }
+
+    /// A machine.
+    pub fn vm(&self, name: &str) -> &Vm {
+        self.machines.get(name).unwrap_or_else(|| panic!("there is no machine {name}"))
+    }
+
+    /// All machines, by name.
+    pub fn vms(&self) -> impl Iterator<Item = &Vm> {
+        self.machines.values()
+    }
+
+    /// Where everything of this lab is.
+    pub fn directory(&self) -> PathBuf {
+        self.directory.as_ref().map(|directory| directory.path().to_owned()).unwrap_or_default()
+    }
+
+    /// From now on two machines do not hear each other.
+    pub fn cut(&self, a: &str, b: &str) {
+        self.cut_one_way(a, b);
+        self.cut_one_way(b, a);
+    }
+
+    /// From now on one machine does not hear the other, but the other way it works.
+    pub fn cut_one_way(&self, from: &str, to: &str) {
+        assert!(
+            self.machines.contains_key(from) && self.machines.contains_key(to),
+            "{from} or {to} is no machine"
+        );
+        self.switch.cut(from, to);
+    }
+
+    /// Two machines hear each other again.
+    pub fn mend(&self, a: &str, b: &str) {
+        self.switch.mend(a, b);
+        self.switch.mend(b, a);
+    }
+}
+
+impl Drop for VmLab {
+    fn drop(&mut self) {
+        for vm in self.machines.values() {
+            vm.end(thread::panicking());
+        }
+        drop(self.directory.take());
+        self.janitor.clean();
+    }
+}
