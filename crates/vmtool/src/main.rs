@@ -1,15 +1,28 @@
-//! `vmtool serve`: the lab's hand inside a virtual machine.
+//! `vmtool serve`: the lab's hand inside a virtual machine. The rest is for tests to run there.
 
-#![allow(clippy::print_stdout, reason = "its output is what it is for")]
-
+use bowline_vmtool::blocks::{self, Writing};
+use bowline_vmtool::{record, relay, serve};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+const USAGE: &str = "usage: vmtool serve
+       vmtool relay SOCKET
+       vmtool record
+       vmtool write PATH epoch=N [first=N] [count=N] [threads=N] [writes=N] [pause-ms=N] [direct] [lazy] [stubborn]
+       vmtool stamps PATH [count=N] [direct]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["serve"] => bowline_vmtool::serve::serve().map_err(|error| error.to_string()),
-        _ => Err("usage: vmtool serve".to_owned()),
+        ["serve"] => serve::serve().map_err(|error| error.to_string()),
+        ["relay", socket] => relay::relay(Path::new(socket)).map_err(|error| format!("{socket}: {error}")),
+        ["record"] => record::record(&mut io::stdout()).map_err(|error| error.to_string()),
+        ["write", path, options @ ..] => write(path, options),
+        ["stamps", path, options @ ..] => stamps(path, options),
+        _ => Err(USAGE.to_owned()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -18,4 +31,56 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn write(path: &str, options: &[&str]) -> Result<(), String> {
+    let mut writing = Writing {
+        path: PathBuf::from(path),
+        epoch: 0,
+        first: 0,
+        count: 256,
+        is_direct: false,
+        is_lazy: false,
+        threads: 1,
+        writes: 0,
+        pause: Duration::ZERO,
+        is_stubborn: false,
+    };
+    for option in options {
+        match option
+            .split_once('=')
+            .map(|(name, value)| number(value).map(|value| (name, value)))
+            .transpose()?
+        {
+            Some(("epoch", value)) => writing.epoch = value,
+            Some(("first", value)) => writing.first = value,
+            Some(("count", value @ 1..)) => writing.count = value,
+            Some(("threads", value @ 1..)) => writing.threads = value,
+            Some(("writes", value)) => writing.writes = value,
+            Some(("pause-ms", value)) => writing.pause = Duration::from_millis(value),
+            None if *option == "direct" => writing.is_direct = true,
+            None if *option == "lazy" => writing.is_lazy = true,
+            None if *option == "stubborn" => writing.is_stubborn = true,
+            _ => return Err(format!("{option} is not known\n{USAGE}")),
+        }
+    }
+    blocks::write(&writing, &mut io::stdout()).map_err(|error| format!("{path}: {error}"))
+}
+
+fn stamps(path: &str, options: &[&str]) -> Result<(), String> {
+    let (mut count, mut is_direct) = (None, false);
+    for option in options {
+        match option.split_once('=') {
+            Some(("count", value)) => count = Some(number(value)?),
+            None if *option == "direct" => is_direct = true,
+            _ => return Err(format!("{option} is not known\n{USAGE}")),
+        }
+    }
+    let mut out = BufWriter::new(io::stdout());
+    let read = blocks::read(Path::new(path), is_direct, count, &mut out).and_then(|()| out.flush());
+    read.map_err(|error| format!("{path}: {error}"))
+}
+
+fn number(value: &str) -> Result<u64, String> {
+    value.parse().map_err(|_| format!("{value} is not a number"))
 }
