@@ -81,6 +81,15 @@ lab-down: ## Ends that cluster and removes everything of it
 lab-status: ## Whether that cluster runs, and what to try
 	@cargo run --locked -p xtask -- lab status
 
+.PHONY: lab-vm
+lab-vm: setup ## A target and two nodes with kernels of their own and Bowline in them, until Ctrl-C: make lab-vm FLAGS=--kernel=13
+	@cargo build --locked -p bowline
+	@cargo run --locked -p xtask -- vm up $(FLAGS) "$(CARGO_TARGET_DIR)/debug/bowline"
+
+.PHONY: test-vm
+test-vm: setup ## Everything that needs virtual machines; `make test` has time for some of it
+	BOWLINE_VM=all cargo test --workspace --all-features --locked --test vm -- --include-ignored --show-output
+
 .PHONY: audit
 audit: setup ## Licences, sources, duplicate versions and, where its database can be had, advisories
 	@./audit.sh

@@ -29,6 +29,12 @@ need buildah buildah
 need iptables iptables
 need ip iproute2
 need losetup mount
+# The VM lab: QEMU boots Debian's kernel with a ramdisk of busybox and the kernel's modules.
+need qemu-system-x86_64 qemu-system-x86
+need cpio cpio
+need modprobe kmod
+need xz xz-utils
+need strip binutils
 [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing="$missing busybox-static"
 
 if ! command -v cargo >/dev/null 2>&1 && [ ! -x "$HOME/.cargo/bin/cargo" ]; then

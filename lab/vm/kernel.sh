@@ -30,7 +30,7 @@ if [ ! -e "$kernel/.complete" ]; then
     say "downloading $exact (once)"
     rm -rf "$kernel.new"
     mkdir -p "$kernel.new/package"
-    (cd "$kernel.new" && apt-get download -qq "$exact") >&2 || { rm -rf "$kernel.new" && exit 3; }
+    (cd "$kernel.new" && apt-get download -qq -o APT::Sandbox::User=root "$exact") >&2 || { rm -rf "$kernel.new" && exit 3; }
     dpkg -x "$kernel.new"/*.deb "$kernel.new/package"
     rm "$kernel.new"/*.deb
     version=$(basename "$kernel.new"/package/boot/vmlinuz-* | sed 's/^vmlinuz-//')
@@ -70,7 +70,9 @@ if [ "$(cat "$kernel/initrd.key" 2>/dev/null)" != "$key" ]; then
         *) cp "$file" "$place/" ;;
         esac
     done
-    cp "$kernel/package/lib/modules/$version/modules.builtin" "$kernel/package/lib/modules/$version/modules.order" "$place/"
+    for list in modules.builtin modules.builtin.modinfo modules.order; do
+        cp "$kernel/package/lib/modules/$version/$list" "$place/"
+    done
     depmod -b "$root" "$version"
     # Not compressed: unpacking is what an emulated processor is slow at.
     (cd "$root" && find . | cpio --quiet --create --format newc --owner 0:0) >"$kernel/initrd.new"

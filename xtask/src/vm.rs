@@ -45,7 +45,7 @@ pub(crate) fn up(words: &[&str]) -> Result<()> {
     let node = |name| Machine::node(name).words(multipath);
     let plan =
         Plan::of([Machine::target("target"), node("a"), node("b"), Machine::new("control")]).kernel(kernel);
-    let plan = programs.iter().fold(plan, Plan::with);
+    let plan = Plan { alone: false, ..programs.iter().fold(plan, Plan::with) };
     let begun = Instant::now();
     let Some(lab) = plan.start() else { bail!("this machine cannot run the lab") };
     println!(

@@ -28,6 +28,10 @@ fn machines_boot_run_commands_and_lose_their_power() {
     target.power_cut();
     target.boot();
     assert_eq!(target.sh("cat /data/file"), "kept\n");
+    target.sh("echo kept too >>/data/file");
+    target.shut_down();
+    target.boot();
+    assert_eq!(target.sh("cat /data/file"), "kept\nkept too\n");
 
     let ping = |from: &str, to: &str| {
         let address = lab.vm(to).address();

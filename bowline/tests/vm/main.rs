@@ -4,4 +4,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 
+mod by_hand;
+mod kernel;
 mod lab;
+mod trees;
+
+/// Whether there is time for everything: `make test-vm`.
+fn is_thorough() -> bool {
+    std::env::var_os("BOWLINE_VM").is_some_and(|wanted| wanted == "all")
+}

@@ -9,6 +9,7 @@ use bowline_csi::wire::volume_capability::{AccessMode, AccessType, BlockVolume, 
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Uri};
@@ -94,22 +95,35 @@ pub struct Driver {
     pub local: NodeClient<Channel>,
     stage: PathBuf,
     pods: PathBuf,
+    shell: Option<Shell>,
 }
+
+/// Runs a line of shell on the machine where the process is, which is not this one.
+pub type Shell = Arc<dyn Fn(&str) + Send + Sync>;
 
 type Answer<T> = Result<T, Status>;
 
 impl Driver {
     /// Connects to a process; it may be started later.
     pub async fn connect(world: &World, daemon: &Daemon) -> Self {
-        let channel = channel(&daemon.socket);
+        Self::new(&daemon.node, channel(&daemon.socket), &world.path("stage"), &world.path("pods"), None)
+    }
+
+    /// Connects to a process on another machine, through a socket that leads there. The directories are that machine's.
+    pub fn elsewhere(node: &str, socket: &Path, stage: &str, pods: &str, shell: Shell) -> Self {
+        Self::new(node, channel(socket), Path::new(stage), Path::new(pods), Some(shell))
+    }
+
+    fn new(node: &str, channel: Channel, stage: &Path, pods: &Path, shell: Option<Shell>) -> Self {
         Self {
-            node: daemon.node.clone(),
+            node: node.to_owned(),
             controller: ControllerClient::new(channel.clone()),
             groups: GroupControllerClient::new(channel.clone()),
             local: NodeClient::new(channel.clone()),
             channel,
-            stage: world.path("stage"),
-            pods: world.path("pods"),
+            stage: stage.to_owned(),
+            pods: pods.to_owned(),
+            shell,
         }
     }
 
@@ -190,7 +204,10 @@ impl Driver {
     ) -> Answer<()> {
         let staging = self.staging(&volume.volume_id);
         // As the kubelet does: the directory is there before the call.
-        std::fs::create_dir_all(&staging).unwrap();
+        match &self.shell {
+            Some(shell) => shell(&format!("mkdir -p {0} {1}", staging.display(), self.pods.display())),
+            None => std::fs::create_dir_all(&staging).unwrap(),
+        }
         let request = wire::NodeStageVolumeRequest {
             volume_id: volume.volume_id.clone(),
             publish_context: context.clone(),
@@ -220,6 +237,10 @@ impl Driver {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // As the kubelet does afterwards; only ever an empty directory.
+        if let Some(shell) = &self.shell {
+            shell(&format!("[ ! -e {0} ] || rmdir {0}", staging.display()));
+            return Ok(());
+        }
         match std::fs::remove_dir(&staging) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 panic!("{}: {error}", staging.display())

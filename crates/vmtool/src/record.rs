@@ -16,18 +16,15 @@ const ATTRIBUTES: &[&str] = &[
     "ctrl_loss_tmo",
     "dev",
     "fast_io_fail_tmo",
-    "firmware_rev",
     "hidden",
     "hostid",
     "hostnqn",
     "iopolicy",
     "kato",
-    "model",
     "multipath",
     "nsid",
     "reconnect_delay",
     "ro",
-    "serial",
     "size",
     "state",
     "subsysnqn",
@@ -61,7 +58,8 @@ pub fn record(out: &mut impl Write) -> io::Result<()> {
     }
     for entry in fs::read_dir("/sys/block")? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        let number = fs::read_to_string(format!("/sys/block/{name}/dev"))?;
+        // What is one path of several has no number of its own.
+        let Ok(number) = fs::read_to_string(format!("/sys/block/{name}/dev")) else { continue };
         if name.starts_with("nvme") && Path::new("/dev").join(&name).exists() {
             lines.insert(format!("dev/{name} b {}", number.trim()));
         }

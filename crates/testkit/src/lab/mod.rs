@@ -22,6 +22,7 @@ mod programs;
 pub use api::{Access, ApiLab};
 pub use audit::Change;
 pub use cluster::{ClusterLab, NAMESPACE, NODE_PATIENCE, Options};
+pub(crate) use image::cache;
 pub use image::{BUSYBOX, Image};
 pub(crate) use janitor::Janitor;
 pub use node::Node;

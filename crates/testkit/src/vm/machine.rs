@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a machine may take to boot. Emulated, and the others boot at the same time.
@@ -63,6 +63,9 @@ impl Machine {
     }
 }
 
+/// A process and the way to talk to what runs in it.
+pub(super) type Power = Option<(Process, Port)>;
+
 /// A machine of the lab.
 pub struct Vm {
     machine: Machine,
@@ -71,7 +74,7 @@ pub struct Vm {
     line: Vec<String>,
     listener: UnixListener,
     /// Nothing while it has no power.
-    power: Mutex<Option<(Process, Port)>>,
+    power: Arc<Mutex<Power>>,
 }
 
 impl Vm {
@@ -93,7 +96,7 @@ impl Vm {
             make(disk, &directory.join("disk.img"));
         }
         let line = line(&machine, address, &directory, booted, programs);
-        Self { machine, address, directory, line, listener, power: Mutex::new(None) }
+        Self { machine, address, directory, line, listener, power: Arc::default() }
     }
 
     /// What it is called.
@@ -114,6 +117,14 @@ impl Vm {
     /// What its kernel says.
     pub fn console(&self) -> PathBuf {
         self.directory.join("console.log")
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(super) fn power(&self) -> &Arc<Mutex<Power>> {
+        &self.power
     }
 
     /// Gives it power and waits until it can be talked to.
@@ -151,9 +162,9 @@ impl Vm {
 
     /// Runs a line of shell to its end, which must be a good one; what it wrote.
     pub fn sh(&self, script: &str) -> String {
-        let running = self.start_sh(script);
+        let mut running = self.start_sh(script);
         running.close();
-        { running }.succeed()
+        running.succeed()
     }
 
     /// Runs a line of shell to its end.
@@ -264,7 +275,7 @@ fn line(
             "-drive",
             format!("if=none,id=disk,format=raw,cache=unsafe,discard=unmap,file={}", at("disk.img")),
         );
-        add("-device", "virtio-blk-pci,drive=disk".to_owned());
+        add("-device", "virtio-blk-pci,drive=disk,id=disk-device".to_owned());
     }
     add("-netdev", format!("stream,id=net,server=off,addr.type=unix,addr.path={}", at("network.sock")));
     add("-device", format!("virtio-net-pci,netdev=net,mac=52:54:00:77:00:{:02x}", address.octets()[3]));
@@ -272,5 +283,6 @@ fn line(
     add("-device", "virtio-serial-pci".to_owned());
     add("-device", format!("virtserialport,chardev=port,name={}", bowline_vmtool::serve::PORT));
     add("-device", "virtio-rng-pci".to_owned());
+    add("-qmp", format!("unix:{},server=on,wait=off", at("qmp.sock")));
     line
 }

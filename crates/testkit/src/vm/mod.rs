@@ -12,14 +12,21 @@ mod kernel;
 mod machine;
 mod port;
 mod programs;
+mod qmp;
+mod relay;
+mod stamping;
 mod switch;
 
+pub use bowline_vmtool::stamp::{Found, Stamp};
 pub use kernel::Kernel;
 pub use machine::{Disk, Machine, Vm};
 pub use port::{Ended, PATIENCE, Running};
+pub use qmp::Speed;
+pub use stamping::{Told, Writer, count_of};
 
-use crate::lab::{Janitor, not_run};
+use crate::lab::{Janitor, cache, not_run};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread;
 use switch::Switch;
@@ -32,6 +39,8 @@ pub struct VmLab {
     switch: Switch,
     directory: Option<TempDir>,
     janitor: Janitor,
+    /// The machine is small: tests with a lab wait for each other.
+    _turn: Option<File>,
 }
 
 /// What a lab is made of.
@@ -43,12 +52,19 @@ pub struct Plan {
     pub kernel: Kernel,
     /// More programs for them, each `FILE` or `FILE=PLACE`.
     pub programs: Vec<String>,
+    /// Wait until no other test has a lab.
+    pub alone: bool,
 }
 
 impl Plan {
     /// Machines with the kernel of Debian 12 and nothing special.
     pub fn of(machines: impl IntoIterator<Item = Machine>) -> Self {
-        Self { machines: machines.into_iter().collect(), kernel: Kernel::Debian12, programs: vec![] }
+        Self {
+            machines: machines.into_iter().collect(),
+            kernel: Kernel::Debian12,
+            programs: vec![],
+            alone: true,
+        }
     }
 
     /// The usual four: `target` with a disk, the nodes `a` and `b`, and `control`.
@@ -88,6 +104,11 @@ impl VmLab {
                 return None;
             }
         };
+        let turn = plan.alone.then(|| {
+            let file = File::create(cache().join("vm/lab.lock")).unwrap();
+            file.lock().unwrap();
+            file
+        });
         let directory = tempfile::Builder::new().prefix("bowline-vm-").tempdir().unwrap();
         let janitor = Janitor::of(directory.path(), None);
         let programs = programs::disk(directory.path(), &plan.programs);
@@ -98,7 +119,7 @@ impl VmLab {
             let vm = Vm::new(machine, index, directory.path(), &booted, &programs, &switch);
             assert!(machines.insert(name.clone(), vm).is_none(), "two machines are called {name}");
         }
-        let lab = Self { machines, switch, directory: Some(directory), janitor };
+        let lab = Self { machines, switch, directory: Some(directory), janitor, _turn: turn };
         thread::scope(|scope| {
             for vm in lab.machines.values() {
                 scope.spawn(|| vm.boot());

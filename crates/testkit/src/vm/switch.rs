@@ -32,9 +32,8 @@ struct Table {
 impl Table {
     /// Where a frame goes: to its receiver if that is known, to everybody otherwise.
     fn ways(&mut self, from: &Name, frame: &[u8]) -> Vec<SyncSender<Arc<[u8]>>> {
-        let (Some(to), Some(card)) = (frame.first_chunk::<6>(), frame[6..].first_chunk::<6>()) else {
-            return vec![];
-        };
+        let Some((to, rest)) = frame.split_first_chunk::<6>() else { return vec![] };
+        let Some(card) = rest.first_chunk::<6>() else { return vec![] };
         self.cards.insert(*card, Arc::clone(from));
         let known = self.cards.get(to).cloned();
         let ports = self.ports.iter().filter(|(name, _)| match &known {
