@@ -18,6 +18,8 @@ pub(crate) struct Export {
     pub(crate) host_digits: u16,
     /// The last digits of the namespace's UUID.
     pub(crate) disk_digits: u16,
+    /// The lowest number that the target gives to a controller.
+    pub(crate) controllers: u16,
     /// The file at the target.
     pub(crate) file: String,
 }
@@ -31,6 +33,7 @@ impl Export {
             host: format!("nqn.2026-01.storage.bowline:lab:host-of-{volume}:e{epoch}"),
             host_digits: digits,
             disk_digits: digits,
+            controllers: 1,
             file: format!("/data/{volume}"),
         }
     }
@@ -55,12 +58,12 @@ pub(crate) fn open_port(target: &Vm) {
 
 /// Exports a file of 16 MiB, which is made if it is not there.
 pub(crate) fn export(target: &Vm, export: &Export) {
-    let Export { nqn, host, file, .. } = export;
+    let Export { nqn, host, file, controllers, .. } = export;
     let uuid = export.uuid();
     target.sh(&format!(
         "set -e; [ -e {file} ] || truncate -s 16M {file}; cd /sys/kernel/config/nvmet
          mkdir -p hosts/{host} subsystems/{nqn}/namespaces/1; cd subsystems/{nqn}
-         echo 0 >attr_allow_any_host; echo 1234 >attr_serial
+         echo 0 >attr_allow_any_host; echo 1234 >attr_serial; echo {controllers} >attr_cntlid_min
          echo -n {file} >namespaces/1/device_path; echo {uuid} >namespaces/1/device_uuid; echo 1 >namespaces/1/enable
          ln -s /sys/kernel/config/nvmet/hosts/{host} allowed_hosts/
          ln -s /sys/kernel/config/nvmet/subsystems/{nqn} /sys/kernel/config/nvmet/ports/1/subsystems/"

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const USAGE: &str = "usage: vmtool serve
-       vmtool relay SOCKET
+       vmtool relay SOCKET|ADDRESS
        vmtool record
        vmtool write PATH epoch=N [first=N] [count=N] [threads=N] [writes=N] [pause-ms=N] [direct] [lazy] [stubborn]
        vmtool stamps PATH [count=N] [direct]";
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["serve"] => serve::serve().map_err(|error| error.to_string()),
-        ["relay", socket] => relay::relay(Path::new(socket)).map_err(|error| format!("{socket}: {error}")),
+        ["relay", place] => relay::relay(place).map_err(|error| format!("{place}: {error}")),
         ["record"] => record::record(&mut io::stdout()).map_err(|error| error.to_string()),
         ["write", path, options @ ..] => write(path, options),
         ["stamps", path, options @ ..] => stamps(path, options),

@@ -1,23 +1,37 @@
 //! Carries a connection from the lab to a socket of this machine: what comes in goes there, what comes back goes out.
 
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::thread;
 
-/// Until both ends have said all.
+/// Until both ends have said all. A place is a path, or an address with its port.
 ///
 /// # Errors
 /// If nobody listens, or the connection breaks.
-pub fn relay(socket: &Path) -> io::Result<()> {
-    let stream = UnixStream::connect(socket)?;
-    let there = stream.try_clone()?;
+pub fn relay(place: &str) -> io::Result<()> {
+    if place.starts_with('/') {
+        let stream = UnixStream::connect(place)?;
+        let there = stream.try_clone()?;
+        carry(stream, there, |there| there.shutdown(Shutdown::Write))
+    } else {
+        let stream = TcpStream::connect(place)?;
+        stream.set_nodelay(true)?;
+        let there = stream.try_clone()?;
+        carry(stream, there, |there| there.shutdown(Shutdown::Write))
+    }
+}
+
+fn carry<S: Read + Write + Send + 'static>(
+    mut stream: S,
+    mut there: S,
+    close: fn(&S) -> io::Result<()>,
+) -> io::Result<()> {
     thread::spawn(move || {
-        let _ = pump(&mut io::stdin(), &mut &there);
-        let _ = there.shutdown(Shutdown::Write);
+        let _ = pump(&mut io::stdin(), &mut there);
+        let _ = close(&there);
     });
-    pump(&mut &stream, &mut io::stdout())
+    pump(&mut stream, &mut io::stdout())
 }
 
 /// Everything at once: an answer must not wait for the next.

@@ -59,7 +59,7 @@ pub fn serve() -> io::Result<()> {
                 let signal = String::from_utf8_lossy(&frame.bytes).into_owned();
                 if let Some(command) = running.get(&frame.command) {
                     let group = format!("-{}", command.group);
-                    let _ = Command::new("kill").arg(format!("-{signal}")).args(["--", &group]).status();
+                    let _ = Command::new("kill").arg(format!("-{signal}")).arg(group).status();
                 }
             }
             Kind::Hello | Kind::Output | Kind::Complaint | Kind::Ended => {}

@@ -275,7 +275,7 @@ fn line(
             "-drive",
             format!("if=none,id=disk,format=raw,cache=unsafe,discard=unmap,file={}", at("disk.img")),
         );
-        add("-device", "virtio-blk-pci,drive=disk,id=disk-device".to_owned());
+        add("-device", "virtio-blk-pci,drive=disk".to_owned());
     }
     add("-netdev", format!("stream,id=net,server=off,addr.type=unix,addr.path={}", at("network.sock")));
     add("-device", format!("virtio-net-pci,netdev=net,mac=52:54:00:77:00:{:02x}", address.octets()[3]));

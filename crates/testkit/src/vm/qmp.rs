@@ -10,8 +10,8 @@ use std::time::Duration;
 pub enum Speed {
     /// As fast as it can be.
     Full,
-    /// That many reads and writes in a second.
-    PerSecond(u32),
+    /// It does that many writes in a second; it reads as fast as it can.
+    WritesPerSecond(u32),
     /// It takes orders and does none.
     Hung,
 }
@@ -19,15 +19,14 @@ pub enum Speed {
 impl Vm {
     /// Makes its disk slow, or fast again. What was asked of a hung disk is done when it gets well.
     pub fn set_disk_speed(&self, speed: Speed) {
-        // Less than a block in a day.
-        let (bytes, operations) = match speed {
+        let (bytes, writes) = match speed {
             Speed::Full => (0, 0),
-            Speed::PerSecond(operations) => (0, operations),
+            Speed::WritesPerSecond(writes) => (0, writes),
+            // A block takes more than an hour.
             Speed::Hung => (1, 0),
         };
         self.ask_qemu(&format!(
-            r#"{{"execute": "block_set_io_throttle", "arguments": {{"id": "disk-device", "bps": {bytes}, "bps_rd": 0,
-               "bps_wr": 0, "iops": {operations}, "iops_rd": 0, "iops_wr": 0}}}}"#
+            r#"{{"execute": "block_set_io_throttle", "arguments": {{"device": "disk", "bps": {bytes}, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": {writes}}}}}"#
         ));
     }
 
