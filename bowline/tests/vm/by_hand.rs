@@ -81,20 +81,22 @@ pub(crate) enum Manner {
     Second,
 }
 
-/// Connects; nothing if the target refuses.
-pub(crate) fn try_connect(node: &Vm, target: &Vm, export: &Export, manner: Manner) -> Option<()> {
+/// The shell that connects.
+pub(crate) fn login(target: &Vm, export: &Export, manner: Manner) -> String {
     let manner = match manner {
         Manner::Quick => "ctrl_loss_tmo=2,fast_io_fail_tmo=1",
         Manner::Patient => "ctrl_loss_tmo=600",
         Manner::Second => "ctrl_loss_tmo=600,duplicate_connect",
     };
-    let ended = node.try_sh(&format!(
-        "echo 'transport=tcp,traddr={},trsvcid=4420,nqn={},hostnqn={},hostid={},reconnect_delay=1,{manner}' >/dev/nvme-fabrics",
-        target.address(),
-        export.nqn,
-        export.host,
-        export.host_id(),
-    ));
+    let (address, nqn, host, id) = (target.address(), &export.nqn, &export.host, export.host_id());
+    format!(
+        "echo 'transport=tcp,traddr={address},trsvcid=4420,nqn={nqn},hostnqn={host},hostid={id},reconnect_delay=1,{manner}' >/dev/nvme-fabrics"
+    )
+}
+
+/// Connects; nothing if the target refuses.
+pub(crate) fn try_connect(node: &Vm, target: &Vm, export: &Export, manner: Manner) -> Option<()> {
+    let ended = node.try_sh(&login(target, export, manner));
     (ended.code == Some(0)).then_some(())
 }
 
@@ -133,8 +135,8 @@ pub(crate) enum Step {
 /// The order that attachments are fenced in.
 pub(crate) const FENCE: [Step; 4] = [Step::UnlinkHost, Step::UnlinkPort, Step::Disable, Step::Remove];
 
-/// Takes steps of a fence, and comes back when the kernel does.
-pub(crate) fn fence(target: &Vm, export: &Export, steps: &[Step]) {
+/// The shell that takes steps of a fence.
+pub(crate) fn fencing(export: &Export, steps: &[Step]) -> String {
     let Export { nqn, host, .. } = export;
     let words = steps.iter().map(|step| match step {
         Step::UnlinkHost => format!("rm subsystems/{nqn}/allowed_hosts/{host}"),
@@ -142,8 +144,12 @@ pub(crate) fn fence(target: &Vm, export: &Export, steps: &[Step]) {
         Step::Disable => format!("echo 0 >subsystems/{nqn}/namespaces/1/enable"),
         Step::Remove => format!("rmdir subsystems/{nqn}/namespaces/1 subsystems/{nqn}"),
     });
-    let script = words.collect::<Vec<_>>().join(" && ");
-    target.sh(&format!("cd /sys/kernel/config/nvmet && {script}"));
+    format!("cd /sys/kernel/config/nvmet && {}", words.collect::<Vec<_>>().join(" && "))
+}
+
+/// Takes steps of a fence, and comes back when the kernel does.
+pub(crate) fn fence(target: &Vm, export: &Export, steps: &[Step]) {
+    target.sh(&fencing(export, steps));
 }
 
 /// A target with its port open, and two nodes.

@@ -2,7 +2,13 @@
 //!
 //! Needs QEMU and Debian's kernel package; where they cannot be had, each test says so and is counted as not run.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a failed check is a panic, and what is shown is told"
+)]
 
 mod by_hand;
 mod kernel;
