@@ -71,7 +71,13 @@ impl From<NodeArgs> for UpArgs {
 /// The devices of every target on this machine. There may be none, where all volumes come over the network.
 fn devices(config: &Config, host: &Arc<Host>) -> Result<BTreeMap<TargetId, Arc<dyn Devices>>> {
     let own = ShelfAt { target: TargetId::new(TARGET)?, directory: config.data.join("volumes") };
-    let shelves = if config.shelves.is_empty() { std::slice::from_ref(&own) } else { &config.shelves };
+    let shelves = match config.shelves.as_slice() {
+        [] if own.directory.exists() => std::slice::from_ref(&own),
+        shelves => shelves,
+    };
+    if shelves.is_empty() {
+        tracing::info!(directory = %own.directory.display(), "there are no files of a target here; volumes come over the network");
+    }
     let devices = shelves.iter().map(|at| {
         let files: Arc<dyn BackingFiles> = Arc::new(LateShelf::new(&at.directory));
         let devices: Arc<dyn Devices> = Arc::new(FileDevices::new(Arc::clone(host), files));

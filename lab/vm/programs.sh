@@ -26,7 +26,7 @@ for program in "$@"; do
     esac
     case $to in
     /*) ;;
-    *) to=/bin/$to ;;
+    *) to=/usr/bin/$to ;;
     esac
     put "$from" "$to"
     # What a debugger needs is most of an unoptimised program.

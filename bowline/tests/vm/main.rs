@@ -11,8 +11,10 @@
 )]
 
 mod by_hand;
+mod fence;
 mod kernel;
 mod lab;
+mod site;
 mod trees;
 
 /// Whether there is time for everything: `make test-vm`.
