@@ -14,6 +14,7 @@ mod by_hand;
 mod fence;
 mod kernel;
 mod lab;
+mod sanity;
 mod site;
 mod trees;
 

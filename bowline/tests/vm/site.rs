@@ -22,7 +22,12 @@ pub(crate) struct Site {
 impl Site {
     /// Everything started; nothing where there are no machines to be had.
     pub(crate) fn start(kernel: Kernel) -> Option<Self> {
-        let lab = Arc::new(Plan::usual().with(BOWLINE).kernel(kernel).start()?);
+        Self::of(Plan::usual().kernel(kernel))
+    }
+
+    /// The same in the machines of a plan.
+    pub(crate) fn of(plan: Plan) -> Option<Self> {
+        let lab = Arc::new(plan.with(BOWLINE).start()?);
         let certificates = tempfile::tempdir().unwrap();
         let made = Command::new(BOWLINE).args(["target", "init"]).arg(certificates.path()).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -59,7 +64,7 @@ impl Site {
         let command = match machine {
             "target" => {
                 "bowline target --id nvme --directory /data/volumes --listen 10.77.0.1:9460 --tls /tls --export nvmet \
-                 --nvme-listen 10.77.0.1:4420 --http off"
+                 --nvme-listen 10.77.0.1:4420 --overcommit 10 --http off"
             }
             "control" => {
                 "bowline up --data /var/bowline --node control --target none --agent nvme=10.77.0.1:9460 --tls /tls --peer a --peer b \

@@ -22,6 +22,7 @@ mod faulty_provision;
 #[cfg(feature = "lab")]
 pub mod lab;
 mod nvmet;
+pub mod sanity;
 mod sim;
 mod storage;
 mod summary;
