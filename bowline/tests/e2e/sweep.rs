@@ -346,6 +346,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("host.attach-behind.after", "the same"),
     ("nvmet.step.before", "exports over NVMe/TCP: target/tests/nvmet/crash.rs"),
     ("nvmet.step.after", "the same"),
+    ("host.nvme-connect.before", "a disk over NVMe/TCP: tests/vm/fence.rs"),
+    ("host.nvme-connect.after", "the same"),
+    ("host.nvme-rescan.before", "the same"),
+    ("host.nvme-rescan.after", "the same"),
+    ("host.nvme-disconnect.before", "the same"),
+    ("host.nvme-disconnect.after", "the same"),
 ];
 
 /// Every death there is in a step: first it is lived through once, to learn the points.

@@ -191,3 +191,66 @@ async fn until_proven(site: &mut Site, volume: &str) {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
+
+/// Every step in the kernel of a node and of a target that NVMe/TCP adds, and the call that passes it.
+const STEPS: &[(&str, &str)] = &[
+    ("a", "host.nvme-connect.before"),
+    ("a", "host.nvme-connect.after"),
+    ("target", "nvmet.step.before"),
+    ("target", "nvmet.step.after"),
+    ("a", "host.nvme-rescan.before"),
+    ("a", "host.nvme-rescan.after"),
+    ("a", "host.nvme-disconnect.before"),
+    ("a", "host.nvme-disconnect.after"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_at_a_step_in_the_kernel_is_mended_by_the_same_call() {
+    let Some(mut site) = Site::start(Kernel::Debian12) else { return };
+    let lab = std::sync::Arc::clone(&site.lab);
+    for (number, (machine, point)) in STEPS.iter().enumerate() {
+        let (vm, epoch) = (lab.vm(machine), number as u64 + 1);
+        let volume = site.control.create(&format!("v{number}"), 16 * MIB, BLOCK).await.unwrap();
+        vm.sh(&format!("rm -f /run/points/stopped; echo '{point} 0' >/run/points/arm"));
+        let there = std::sync::Arc::clone(&lab);
+        let died = tokio::task::spawn_blocking(move || {
+            wait_for("a death", SOON, || {
+                Some(there.vm(machine).sh("cat /run/points/stopped 2>/dev/null || :"))
+                    .filter(|point| !point.is_empty())
+            })
+        });
+        tokio::select! {
+            ended = live(&mut site, &volume, epoch) => panic!("{point} was not passed: {ended:?}"),
+            died = died => assert_eq!(died.unwrap(), *point),
+        }
+        site.kill(machine);
+        site.begin(machine);
+        let begun = Instant::now();
+        loop {
+            match live(&mut site, &volume, epoch).await {
+                Ok(()) => break,
+                Err(error) => assert!(begun.elapsed() < SOON, "{point}: {error}\n{}", site.said(machine)),
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(
+            (site.exports(), lab.vm("a").sh("ls /sys/class/nvme")),
+            (String::new(), String::new()),
+            "{point}"
+        );
+    }
+    say(&format!(
+        "fence: {} deaths at steps in the kernels of a node and a target, mended by the same call",
+        STEPS.len()
+    ));
+}
+
+/// A volume's life on node a: asked for again, it goes on where it was.
+async fn live(site: &mut Site, volume: &bowline_csi::wire::Volume, epoch: u64) -> Result<(), tonic::Status> {
+    let disk = bring(&mut site.control, &mut site.a, volume, BLOCK).await?;
+    let told = site.lab.vm("a").stamp(&disk, epoch, "direct count=16 writes=16").finish();
+    site.control.grow(&volume.volume_id, 32 * MIB).await?;
+    site.a.grow_here(&volume.volume_id, "pod", 32 * MIB).await?;
+    told.assert_kept(epoch, &site.lab.vm("target").stamps(&Site::file(&volume.volume_id), 16));
+    site.a.detach_all(&mut site.control, &volume.volume_id, "pod").await
+}

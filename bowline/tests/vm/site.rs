@@ -75,7 +75,9 @@ impl Site {
                 "bowline node --data /var/bowline --node $(hostname) --csi unix:///run/csi.sock --fail-io-after 3 --give-up-after 8"
             }
         };
-        let mut running = self.lab.vm(machine).start_sh(&format!("exec {command} 2>&1"));
+        let mut running = self.lab.vm(machine).start_sh(&format!(
+            "mkdir -p /run/points; export BOWLINE_FAILPOINTS=/run/points; exec {command} 2>&1"
+        ));
         running.wait_until(&format!("the process of {machine}"), SOON, |out| out.contains("\"ready\""));
         self.running.insert(machine, running);
     }
