@@ -10,9 +10,9 @@ use std::time::Duration;
 /// An emulated processor takes its time.
 const LONG: Duration = Duration::from_secs(1200);
 
-#[test]
+#[tokio::test(flavor = "multi_thread")]
 #[ignore = "make test-vm has the time"]
-fn csi_sanity_passes_over_nvme() {
+async fn csi_sanity_passes_over_nvme() {
     let node = Machine { memory: 768, ..Machine::node("a") };
     let machines = [Machine::target("target"), node, Machine::node("b"), Machine::new("control")];
     let plan = Plan::of(machines).with(tools("sanity").join("csi-sanity"));
