@@ -348,10 +348,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("nvmet.step.after", "the same"),
     ("host.nvme-connect.before", "a disk over NVMe/TCP: tests/vm/fence.rs"),
     ("host.nvme-connect.after", "the same"),
-    ("host.nvme-rescan.before", "the same"),
-    ("host.nvme-rescan.after", "the same"),
     ("host.nvme-disconnect.before", "the same"),
     ("host.nvme-disconnect.after", "the same"),
+    (
+        "host.nvme-rescan.before",
+        "changes nothing; only where a kernel is not told of the new size by the target",
+    ),
+    ("host.nvme-rescan.after", "the same"),
 ];
 
 /// Every death there is in a step: first it is lived through once, to learn the points.

@@ -192,14 +192,12 @@ async fn until_proven(site: &mut Site, volume: &str) {
     }
 }
 
-/// Every step in the kernel of a node and of a target that NVMe/TCP adds, and the call that passes it.
+/// The steps in the kernels of a node and of a target that NVMe/TCP adds.
 const STEPS: &[(&str, &str)] = &[
     ("a", "host.nvme-connect.before"),
     ("a", "host.nvme-connect.after"),
     ("target", "nvmet.step.before"),
     ("target", "nvmet.step.after"),
-    ("a", "host.nvme-rescan.before"),
-    ("a", "host.nvme-rescan.after"),
     ("a", "host.nvme-disconnect.before"),
     ("a", "host.nvme-disconnect.after"),
 ];
