@@ -350,6 +350,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("host.nvme-connect.after", "the same"),
     ("host.nvme-disconnect.before", "the same"),
     ("host.nvme-disconnect.after", "the same"),
+    ("host.refuse-writes.before", "a disk over NVMe/TCP that may only be read; done again at every connect"),
+    ("host.refuse-writes.after", "the same"),
     (
         "host.nvme-rescan.before",
         "changes nothing; only where a kernel is not told of the new size by the target",
