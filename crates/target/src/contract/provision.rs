@@ -250,7 +250,10 @@ impl Suite<'_> {
         let volume = self.make("roomy").await;
         let after = self.target.capacity().await.unwrap();
         assert_eq!(after.promised, before.promised + self.size);
-        assert!(after.available <= before.available && after.free <= after.total);
+        // Others on the same disk may have given some back meanwhile.
+        let is_alone = after.free <= before.free;
+        assert!(!is_alone || after.available <= before.available, "{before:?}, {after:?}");
+        assert!(after.free <= after.total);
         let sizes = self.target.sizes();
         let too_much = (after.available / sizes.multiple + 64) * sizes.multiple;
         if after.available >= sizes.minimum && too_much <= sizes.maximum {
