@@ -9,9 +9,9 @@
 //! up again where they are missing; what is as it should be is not touched, so a new process disturbs nobody. Names that do
 //! not begin as those of this directory are somebody else's, and so are ports at other addresses.
 //!
-//! **The fence.** See [`subsystem::hide`]: it has happened when the kernel has come back from the last of its steps. A disk that does not
+//! **The fence.** See `subsystem.rs`, `hide`: it has happened when the kernel has come back from the last of its steps. A disk that does not
 //! finish what is in flight keeps it from coming back; then that is what is told, and whoever asks again waits for the same work
-//! ([`work`]).
+//! (`work.rs`).
 //!
 //! **Readers.** A node that may only read gets a read-only loop device of this machine in front of the file: the kernel refuses its writes.
 
