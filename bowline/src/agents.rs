@@ -71,9 +71,11 @@ impl Agents {
     }
 
     /// Connects all that answer soon; returns the others.
-    pub(crate) async fn connect(self) -> Result<(Vec<Arc<AgentClient>>, Self)> {
-        let first = ClientSettings { short: FIRST, ..ClientSettings::default() };
-        let answers = self.agents.iter().map(|agent| self.reach(agent, first.clone()));
+    pub(crate) async fn connect(self) -> (Vec<Arc<AgentClient>>, Self) {
+        let answers = self.agents.iter().map(async |agent| {
+            let answer = tokio::time::timeout(FIRST, self.reach(agent)).await;
+            answer.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {FIRST:?}")))
+        });
         let answers = futures::future::join_all(answers).await;
         let (mut connected, mut silent) = (vec![], vec![]);
         for (agent, answer) in self.agents.iter().zip(answers) {
@@ -85,7 +87,7 @@ impl Agents {
                 }
             }
         }
-        Ok((connected, Self { agents: silent, ..self }))
+        (connected, Self { agents: silent, ..self })
     }
 
     /// Connects the others, whenever they answer.
@@ -94,7 +96,7 @@ impl Agents {
             let mut told = String::new();
             loop {
                 tokio::time::sleep(AGAIN).await;
-                let client = match self.reach(agent, ClientSettings::default()).await {
+                let client = match self.reach(agent).await {
                     Ok(client) => client,
                     Err(error) => {
                         let error = format!("{error:#}");
@@ -117,7 +119,7 @@ impl Agents {
         futures::future::join_all(late).await;
     }
 
-    async fn reach(&self, agent: &AgentAt, settings: ClientSettings) -> Result<AgentClient> {
+    async fn reach(&self, agent: &AgentAt) -> Result<AgentClient> {
         let place = match (&agent.at, &self.tls) {
             (At::Socket(path), _) => Place::Unix(path.clone()),
             (At::Address(address), Some(files)) => {
@@ -125,7 +127,7 @@ impl Agents {
             }
             (At::Address(address), None) => anyhow::bail!("{address} needs --tls"),
         };
-        let client = AgentClient::connect(place, Some(&agent.target), settings).await?;
+        let client = AgentClient::connect(place, Some(&agent.target), ClientSettings::default()).await?;
         let file = self.known.join(agent.target.as_str());
         let known = match std::fs::read_to_string(&file) {
             Ok(known) => known,

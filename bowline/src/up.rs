@@ -51,7 +51,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let web = tokio::spawn(web.run(api.clone(), until(stop.clone())));
 
     let agents = Agents::new(&config.agents, config.tls.as_deref(), &config.data);
-    let (connected, silent) = agents.connect().await?;
+    let (connected, silent) = agents.connect().await;
     let (catalog, files) = open(&config, &host, &registry, connected).await?;
     tokio::spawn(silent.go_on(catalog.clone()));
     let mut devices: BTreeMap<TargetId, Arc<dyn Devices>> = BTreeMap::new();

@@ -134,11 +134,14 @@ pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Connections,
     let connect = async |object: &Target| {
         let id = id(object).ok()?;
         let place = Place::Tls { address: object.spec.address.clone(), files: tls.clone() };
-        let settings = ClientSettings { short: FIRST, ..ClientSettings::default() };
-        match connect(client, object, &id, place, settings).await {
-            Ok(connection) => Some((id, connection)),
-            Err(error) => {
+        match tokio::time::timeout(FIRST, connect(client, object, &id, place)).await {
+            Ok(Ok(connection)) => Some((id, connection)),
+            Ok(Err(error)) => {
                 tracing::warn!(target = %id, %error, "not connected yet");
+                None
+            }
+            Err(_) => {
+                tracing::warn!(target = %id, "not connected yet: no answer within {FIRST:?}");
                 None
             }
         }
@@ -158,9 +161,8 @@ async fn connect(
     object: &Target,
     id: &TargetId,
     place: Place,
-    settings: ClientSettings,
 ) -> Result<Connection, TargetFailure> {
-    let agent = AgentClient::connect(place, Some(id), settings).await?;
+    let agent = AgentClient::connect(place, Some(id), ClientSettings::default()).await?;
     let mut known = installation(object).to_owned();
     agent.must_be(&known)?;
     if known != agent.installation() {
@@ -263,7 +265,7 @@ impl Context {
             Some(held) => held.agent,
             None => {
                 let place = Place::Tls { address: target.spec.address.clone(), files: self.tls.clone() };
-                let connection = connect(&self.client, target, &id, place, ClientSettings::default()).await?;
+                let connection = connect(&self.client, target, &id, place).await?;
                 let agent = Arc::clone(&connection.agent);
                 tracing::info!(target = %id, address = connection.address, "connected");
                 // What did not work now is tried again by itself.
