@@ -31,9 +31,8 @@ test: tools ## Everything that must hold: format, lints, crate arrows, tests, mo
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 	@rm -f "$(CACHE)/summary"
-	PROPTEST_RNG_SEED=$(SEED) BOWLINE_SUMMARY="$(CACHE)/summary" cargo test --workspace --all-features --locked --no-fail-fast
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
-	@fuzz/run.sh | tee -a "$(CACHE)/summary"
+	cargo test --workspace --all-features --locked --no-run --message-format=json-render-diagnostics >"$(CACHE)/suites"
+	PROPTEST_RNG_SEED=$(SEED) BOWLINE_SUMMARY="$(CACHE)/summary" "$(CARGO_TARGET_DIR)/debug/xtask" suites "$(CACHE)/logs" <"$(CACHE)/suites"
 	@echo && cat "$(CACHE)/summary"
 
 .PHONY: model

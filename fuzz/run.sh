@@ -23,5 +23,5 @@ for source in "$here"/src/bin/*.rs; do
         echo "fuzz: $target broke; its input is in $cache/broken"
         exit 1
     fi
-    echo "fuzz: $target: $(sed -n 's/^#\([0-9]*\).*DONE *cov: \([0-9]*\).*$/\1 inputs, \2 places reached/p' "$log")"
+    echo "fuzz: $target: $(sed -n 's/^#\([0-9]*\).*DONE *cov: \([0-9]*\).*$/\1 inputs, \2 places reached/p' "$log")" | tee -a "${BOWLINE_SUMMARY:-/dev/null}"
 done

@@ -1,9 +1,10 @@
 //! `cargo run --release -p xtask -- bench`: what things cost, as ratios. `image`: Bowline as a container image. `lab`: a cluster on
-//! this machine with Bowline in it. `vm`: machines with kernels of their own.
+//! this machine with Bowline in it. `suites`: the tests, side by side. `vm`: machines with kernels of their own.
 
 mod bench;
 mod image;
 mod lab;
+mod suites;
 mod vm;
 
 use anyhow::{Result, bail};
@@ -19,10 +20,11 @@ fn main() -> Result<()> {
         ["lab", "down"] => lab::down(),
         ["lab", "status"] => lab::status(),
         ["lab", "hold", archive] => lab::hold(std::path::Path::new(archive)),
+        ["suites", logs] => suites::run(std::io::stdin().lock(), std::path::Path::new(logs)),
         ["vm", "up", rest @ ..] => vm::up(rest),
         ["vm", words @ ..] => vm::ask(words),
         _ => bail!(
-            "usage: xtask bench [part of a name] | image [--release] | lab up [--release] | lab down | lab status | vm up"
+            "usage: xtask bench [part of a name] | image [--release] | lab up [--release] | lab down | lab status | suites LOGS <MESSAGES | vm up"
         ),
     }
 }

@@ -89,6 +89,6 @@ fn compare(ours: &str, theirs: &Path) -> Result<(usize, Vec<String>), Box<dyn Er
 fn summarise(line: &str) {
     let Some(path) = std::env::var_os("BOWLINE_SUMMARY") else { return };
     if let Ok(mut file) = std::fs::File::options().create(true).append(true).open(path) {
-        let _ = writeln!(file, "{line}");
+        let _ = file.write_all(format!("{line}\n").as_bytes());
     }
 }

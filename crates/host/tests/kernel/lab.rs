@@ -29,7 +29,8 @@ fn not_run(why: &str) {
         format!("not run: {} ({why})", std::thread::current().name().unwrap_or("a test of crates/host"));
     println!("{line}");
     if let Some(path) = std::env::var_os("BOWLINE_SUMMARY") {
-        writeln!(File::options().create(true).append(true).open(path).unwrap(), "{line}").unwrap();
+        let mut file = File::options().create(true).append(true).open(path).unwrap();
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 }
 

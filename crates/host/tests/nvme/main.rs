@@ -25,8 +25,8 @@ fn machine(text: &str) -> Option<Tree> {
         );
         println!("{line}");
         if let Some(path) = std::env::var_os("BOWLINE_SUMMARY") {
-            writeln!(std::fs::File::options().create(true).append(true).open(path).unwrap(), "{line}")
-                .unwrap();
+            let mut file = std::fs::File::options().create(true).append(true).open(path).unwrap();
+            file.write_all(format!("{line}\n").as_bytes()).unwrap();
         }
     }
     tree

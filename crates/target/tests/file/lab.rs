@@ -70,7 +70,8 @@ pub(crate) fn say(line: &str) {
 fn not_run(line: &str) {
     say(line);
     if let Some(path) = std::env::var_os("BOWLINE_SUMMARY") {
-        writeln!(File::options().create(true).append(true).open(path).unwrap(), "{line}").unwrap();
+        let mut file = File::options().create(true).append(true).open(path).unwrap();
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 }
 

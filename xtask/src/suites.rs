@@ -1,0 +1,196 @@
+//! `xtask suites`: runs the tests that `cargo test --no-run` built, several suites at once.
+//!
+//! Cargo runs one suite after another, and the longest ones (a cluster, virtual machines) spend most of their time waiting for others'
+//! programs. So each of those has a lane of its own here, beside a lane for all the others and one for what is no suite: the
+//! examples in the documentation, the documentation itself, the fuzz targets. What a suite prints is kept in a file, and shown if it fails.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use std::fs::{self, File};
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// The suites that wait most of their time.
+const LONG: [&str; 2] = ["cluster", "vm"];
+
+/// One thing to run.
+struct Job {
+    name: String,
+    command: Command,
+}
+
+/// What cargo says of everything it built, as far as it matters here.
+#[derive(Deserialize)]
+struct Built {
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+    executable: Option<PathBuf>,
+    success: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Runs the suites that cargo's messages name, and what else `make test` asks for; keeps what they print in `logs`.
+pub(crate) fn run(messages: impl BufRead, logs: &Path) -> Result<()> {
+    let suites = suites(messages)?;
+    ensure!(
+        !suites.is_empty(),
+        "cargo's messages name no test: were they made by cargo test --no-run --message-format=json?"
+    );
+    fs::create_dir_all(logs)?;
+    let count = suites.len();
+    let begun = Instant::now();
+    let failed = std::thread::scope(|scope| {
+        let lanes: Vec<_> =
+            lanes(suites).into_iter().map(|lane| scope.spawn(move || run_lane(lane, logs))).collect();
+        lanes
+            .into_iter()
+            .flat_map(|lane| lane.join().unwrap_or_else(|_| vec!["a lane".into()]))
+            .collect::<Vec<_>>()
+    });
+    say(&format!("{count} suites in {:.0} min", begun.elapsed().as_secs_f64() / 60.0));
+    if !failed.is_empty() {
+        bail!("failed: {}; what they printed is above, and in {}", failed.join(", "), logs.display());
+    }
+    Ok(())
+}
+
+/// The test programs in cargo's messages, in cargo's order.
+fn suites(messages: impl BufRead) -> Result<Vec<Job>> {
+    let mut suites = Vec::new();
+    for line in messages.lines() {
+        let line = line?;
+        let built: Built =
+            serde_json::from_str(&line).with_context(|| format!("this is no message of cargo's: {line}"))?;
+        ensure!(built.success != Some(false), "the tests could not be built");
+        let Built { manifest_path: Some(manifest), target: Some(target), executable: Some(program), .. } =
+            built
+        else {
+            continue;
+        };
+        if !built.profile.is_some_and(|profile| profile.test) {
+            continue;
+        }
+        let package = manifest.parent().context("a manifest is in a directory")?;
+        let mut command = Command::new(program);
+        command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
+        let of = package.file_name().unwrap_or_default().to_string_lossy();
+        suites.push(Job { name: format!("{of}/{}", target.name), command });
+    }
+    Ok(suites)
+}
+
+/// What runs beside what.
+fn lanes(suites: Vec<Job>) -> Vec<Vec<Job>> {
+    let mut others = Vec::new();
+    let mut lanes = Vec::new();
+    for suite in suites {
+        let is_long = LONG.iter().any(|long| suite.name.ends_with(&format!("/{long}")));
+        if is_long { lanes.push(vec![suite]) } else { others.push(suite) }
+    }
+    lanes.push(others);
+    lanes.push(checks());
+    lanes
+}
+
+/// What `make test` asks for beside the suites.
+fn checks() -> Vec<Job> {
+    let cargo = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(arguments).args(["--workspace", "--locked"]);
+        Job { name: name.into(), command }
+    };
+    let mut documentation = cargo("documentation", &["doc", "--no-deps"]);
+    documentation.command.env("RUSTDOCFLAGS", "-D warnings");
+    let fuzz = Job { name: "fuzz".into(), command: Command::new("fuzz/run.sh") };
+    vec![cargo("examples", &["test", "--doc", "--all-features"]), documentation, fuzz]
+}
+
+/// Runs one after another, and gives the names of those that failed.
+fn run_lane(lane: Vec<Job>, logs: &Path) -> Vec<String> {
+    let mut failed = Vec::new();
+    for mut job in lane {
+        let log = logs.join(format!("{}.log", job.name.replace('/', "-")));
+        let begun = Instant::now();
+        let is_good = run_job(&mut job.command, &log);
+        let printed =
+            fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let took = begun.elapsed().as_secs_f64();
+        match is_good {
+            Ok(true) => say(&format!("ok     {took:6.1} s  {}{}", job.name, outcome(&printed))),
+            Ok(false) => {
+                say(&format!("{printed}\nFAILED {took:6.1} s  {}{}", job.name, outcome(&printed)));
+                failed.push(job.name);
+            }
+            Err(why) => {
+                say(&format!("FAILED {}: {why:#}", job.name));
+                failed.push(job.name);
+            }
+        }
+    }
+    failed
+}
+
+fn run_job(command: &mut Command, log: &Path) -> Result<bool> {
+    let file = File::create(log).with_context(|| log.display().to_string())?;
+    let status = command.stdin(std::process::Stdio::null()).stdout(file.try_clone()?).stderr(file).status();
+    Ok(status.with_context(|| format!("{} does not start", command.get_program().display()))?.success())
+}
+
+/// What a suite says of itself in the end: how many passed, failed, were left out.
+fn outcome(printed: &str) -> String {
+    let line = printed.lines().rev().find_map(|line| line.strip_prefix("test result: "));
+    let counts = line
+        .and_then(|line| line.split_once(". "))
+        .map(|(_, counts)| counts.split(';').take(3).collect::<Vec<_>>().join(","));
+    counts.map(|counts| format!(": {counts}")).unwrap_or_default()
+}
+
+#[allow(clippy::print_stdout, reason = "that is what it is for")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUITE: &str = r#"{"reason":"compiler-artifact","manifest_path":"/p/store/Cargo.toml","target":{"name":"kube"},"profile":{"test":true},"executable":"/t/kube-1"}"#;
+    const LIBRARY: &str = r#"{"reason":"compiler-artifact","manifest_path":"/p/store/Cargo.toml","target":{"name":"store"},"profile":{"test":false},"executable":null}"#;
+    const PROGRAM: &str = r#"{"reason":"compiler-artifact","manifest_path":"/p/bowline/Cargo.toml","target":{"name":"bowline"},"profile":{"test":false},"executable":"/t/bowline"}"#;
+    const GOOD: &str = r#"{"reason":"build-finished","success":true}"#;
+    const BAD: &str = r#"{"reason":"build-finished","success":false}"#;
+
+    #[test]
+    fn only_test_programs_are_suites() {
+        let found = suites([SUITE, LIBRARY, PROGRAM, GOOD].join("\n").as_bytes()).unwrap();
+        assert_eq!(found.iter().map(|job| job.name.as_str()).collect::<Vec<_>>(), ["store/kube"]);
+        assert_eq!(found[0].command.get_current_dir(), Some(Path::new("/p/store")));
+    }
+
+    #[test]
+    fn a_build_that_failed_or_no_suite_at_all_is_no_success() {
+        assert!(suites([SUITE, BAD].join("\n").as_bytes()).is_err());
+        assert!(run(GOOD.as_bytes(), Path::new("/nowhere")).is_err());
+        assert!(suites("error: no such thing".as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_suite_that_fails_or_does_not_start_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = |name: &str, program: &str| Job { name: name.into(), command: Command::new(program) };
+        let lane = vec![job("p/good", "true"), job("p/bad", "false"), job("p/none", "/nowhere/at/all")];
+        assert_eq!(run_lane(lane, directory.path()), ["p/bad", "p/none"]);
+    }
+}
