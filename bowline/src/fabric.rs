@@ -7,30 +7,32 @@ use clap::Args;
 use std::sync::Arc;
 
 use crate::failure::Failure;
+use crate::span::Span;
 
 /// What a node can be told about NVMe/TCP.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NvmeArgs {
-    /// How many seconds after the loss of its target a volume's I/O waits before it fails (15 if not given). A node that was
+    /// How long after the loss of its target a volume's I/O waits before it fails (15s if not given). A node that was
     /// shut out gets its errors after this time.
-    #[arg(long, env = "BOWLINE_FAIL_IO_AFTER", value_name = "SECONDS")]
-    pub fail_io_after: Option<u32>,
+    #[arg(long, env = "BOWLINE_FAIL_IO_AFTER", value_name = "TIME")]
+    pub fail_io_after: Option<Span>,
 
-    /// How many seconds after that loss the device goes (60 if not given).
-    #[arg(long, env = "BOWLINE_GIVE_UP_AFTER", value_name = "SECONDS")]
-    pub give_up_after: Option<u32>,
+    /// How long after that loss the device goes (1m if not given).
+    #[arg(long, env = "BOWLINE_GIVE_UP_AFTER", value_name = "TIME")]
+    pub give_up_after: Option<Span>,
 }
 
 impl NvmeArgs {
     /// With the others at their defaults.
     pub fn settings(&self) -> Result<Settings, Failure> {
         let default = Settings::default();
-        let fail_io_after = self.fail_io_after.unwrap_or(default.fail_io_after);
-        let give_up_after = self.give_up_after.unwrap_or(default.give_up_after.max(fail_io_after));
+        let fail_io_after = self.fail_io_after.map_or(default.fail_io_after, |span| span.0);
+        let give_up_after =
+            self.give_up_after.map_or(default.give_up_after.max(fail_io_after), |span| span.0);
         // The kernel fails I/O at the latest when it gives up.
         if fail_io_after == 0 || give_up_after < fail_io_after {
             return Err(Failure::usage(format!(
-                "--fail-io-after {fail_io_after} must be 1 or more, and --give-up-after {give_up_after} not less than it"
+                "--fail-io-after {fail_io_after}s must be 1s or more, and --give-up-after {give_up_after}s not less than it"
             )));
         }
         Ok(Settings { fail_io_after, give_up_after, ..default })
@@ -58,6 +60,7 @@ mod tests {
             (None, Some(10), None),
             (Some(0), None, None),
         ] {
+            let (fail_io_after, give_up_after) = (fail_io_after.map(Span), give_up_after.map(Span));
             let settings = NvmeArgs { fail_io_after, give_up_after }.settings().ok();
             assert_eq!(settings.map(|settings| (settings.fail_io_after, settings.give_up_after)), expected);
         }

@@ -72,7 +72,7 @@ impl Site {
             }
             node => {
                 assert!(matches!(node, "a" | "b"), "{node} is no machine");
-                "bowline node --data /var/bowline --node $(hostname) --csi unix:///run/csi.sock --fail-io-after 3 --give-up-after 8"
+                "bowline node --data /var/bowline --node $(hostname) --csi unix:///run/csi.sock --fail-io-after 3s --give-up-after 8s"
             }
         };
         let mut running = self.lab.vm(machine).start_sh(&format!(
