@@ -11,38 +11,13 @@ containerfile=$1
 name=$2
 archive=$3
 shift 3
-PATH="$PATH:/usr/sbin:/sbin"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/context/root
 mkdir -p "$root"
 
-# A program that is a link (mkfs.ext4) becomes the file it leads to.
-put() {
-    mkdir -p "$root$(dirname "$2")"
-    cp -L "$1" "$root$2"
-}
-
-for program in "$@"; do
-    from=${program%%=*}
-    to=${program#*=}
-    case $from in
-    /*) ;;
-    *) from=$(command -v "$from") || { echo "lab: $program is not installed: run make setup" >&2 && exit 1; } ;;
-    esac
-    case $to in
-    /*) ;;
-    *) to=$from ;;
-    esac
-    put "$from" "$to"
-    # What a debugger needs is most of an unoptimised program.
-    strip --strip-debug "$root$to" 2>/dev/null || :
-    # A static program has no libraries, and ldd says so with a failure.
-    ldd "$from" 2>/dev/null | sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*$/\1/p' | while read -r library; do
-        [ -e "$root$library" ] || put "$library" "$library"
-    done
-done
+"$(dirname "$0")/collect.sh" "$root" "$@"
 mkdir -p "$root/tmp" "$root/etc"
 chmod 1777 "$root/tmp"
 printf 'root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n' >"$root/etc/passwd"

@@ -77,7 +77,7 @@ fn pack(name: &str, containerfile: &str, programs: &[String]) -> Image {
         None => installed(program),
     });
     let mut files: Vec<PathBuf> = sources.collect();
-    files.extend([script.clone(), project.join(containerfile)]);
+    files.extend([script.clone(), project.join("lab/collect.sh"), project.join(containerfile)]);
     let short: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let archives = cache().join("images");
     fs::create_dir_all(&archives).unwrap();
