@@ -11,6 +11,7 @@
 )]
 
 mod by_hand;
+mod fabric;
 mod fence;
 mod kernel;
 mod lab;

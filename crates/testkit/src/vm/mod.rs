@@ -21,6 +21,7 @@ pub use bowline_vmtool::stamp::{Found, Stamp};
 pub use kernel::Kernel;
 pub use machine::{Disk, Machine, Vm};
 pub use port::{Ended, PATIENCE, Running};
+pub use programs::example;
 pub use qmp::Speed;
 pub use stamping::{Told, Writer, count_of};
 

@@ -57,6 +57,20 @@ fn vmtool() -> PathBuf {
     target.join("x86_64-unknown-linux-gnu/release/vmtool")
 }
 
+/// A program of this project that only machines run: an example, built like the tests.
+pub fn example(name: &str) -> PathBuf {
+    let target = target_directory();
+    let output = Command::new(installed("cargo"))
+        .args(["build", "--quiet", "--locked", "--workspace", "--all-features", "--example", name])
+        .arg("--target-dir")
+        .arg(&target)
+        .current_dir(project())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "cargo build {name}: {}", String::from_utf8_lossy(&output.stderr));
+    target.join("debug/examples").join(name)
+}
+
 /// Where this very program was built: `TARGET/debug/deps/NAME` or `TARGET/debug/NAME`.
 fn target_directory() -> PathBuf {
     let own = std::env::current_exe().unwrap();

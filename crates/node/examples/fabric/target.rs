@@ -11,13 +11,13 @@ const PORT: &str = "/sys/kernel/config/nvmet/ports/4421";
 /// Where it listens.
 pub(crate) const ADDRESS: &str = "127.0.0.1:4421";
 
-/// Whether this machine can be node and target at once.
-pub(crate) fn is_possible() -> Result<(), &'static str> {
-    match (Path::new(NVMET).exists(), Path::new("/dev/nvme-fabrics").exists()) {
-        (true, true) => Ok(()),
-        (false, _) => Err("this kernel has no NVMe target; modprobe nvmet_tcp"),
-        (_, false) => Err("this kernel has no NVMe over fabrics; modprobe nvme_tcp"),
-    }
+/// Panics unless this machine can be node and target at once.
+pub(crate) fn assert_possible() {
+    assert!(Path::new(NVMET).exists(), "this kernel has no NVMe target; modprobe nvmet_tcp");
+    assert!(
+        Path::new("/dev/nvme-fabrics").exists(),
+        "this kernel has no NVMe over fabrics; modprobe nvme_tcp"
+    );
 }
 
 /// Exports files; takes everything back when it goes.
