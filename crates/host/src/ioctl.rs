@@ -9,13 +9,14 @@
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::{Errno, Result};
-use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
+use rustix::ioctl::{Getter, IntegerSetter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 use std::ffi::c_void;
 
 const LOOP_CLR_FD: Opcode = 0x4C01;
 const LOOP_GET_STATUS64: Opcode = 0x4C05;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
+const LOOP_CTL_REMOVE: Opcode = 0x4C81;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 const BLKROSET: Opcode = 0x125D;
 const BLKROGET: Opcode = 0x125E;
@@ -104,6 +105,13 @@ pub(crate) fn loop_free(control: impl AsFd) -> Result<u32> {
     // SAFETY: LOOP_CTL_GET_FREE ignores its argument and returns a number.
     let number = unsafe { ioctl(control, Returned::<LOOP_CTL_GET_FREE>) }?;
     u32::try_from(number).map_err(|_| Errno::INVAL)
+}
+
+/// Removes a loop device that is bound to nothing; `EBUSY` if it is bound or open.
+pub(crate) fn loop_remove(control: impl AsFd, number: u32) -> Result<()> {
+    let number = usize::try_from(number).map_err(|_| Errno::INVAL)?;
+    // SAFETY: LOOP_CTL_REMOVE takes a number, not a pointer.
+    unsafe { ioctl(control, IntegerSetter::<LOOP_CTL_REMOVE>::new_usize(number)) }
 }
 
 /// Binds a loop device to a file, in one step (Linux 5.8).

@@ -8,12 +8,13 @@
 //! touched. Devices are never set to vanish by themselves, have no partitions, and a read-only one is read-only in
 //! the kernel, not by convention.
 
-use crate::device::{BlockDevice, DeviceError, DeviceNumber, Open};
+use crate::device::{BlockDevice, DeviceError, DeviceNumber, Open, is_read_only};
 use crate::host::Host;
 use crate::ioctl::{self, LO_FLAGS_AUTOCLEAR, LO_FLAGS_DIRECT_IO, LO_FLAGS_READ_ONLY, LoopInfo};
 use crate::mountinfo::MountTable;
 use crate::tag::Tag;
 use bowline_failpoint::pass;
+use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use std::fs::File;
@@ -157,7 +158,7 @@ impl Host {
     ) -> Result<(), LoopError> {
         let file = open_backing(backing, true)?;
         for _ in 0..ATTEMPTS {
-            let path = self.free_loop()?;
+            let Some(path) = self.writable_free_loop()? else { continue };
             open(&path).map_err(|error| DeviceError::Io { device: path.clone(), error })?;
             pass("host.attach-behind.before");
             match configure(&path, &file, tag, How::ReadOnlyBehind) {
@@ -180,11 +181,36 @@ impl Host {
     }
 
     fn free_loop(&self) -> Result<PathBuf, LoopError> {
-        let control = self.roots.dev.join("loop-control");
-        let fault = |error: Errno| DeviceError::io(&control, error);
-        let open = open(&control, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(fault)?;
-        let number = ioctl::loop_free(&open).map_err(fault)?;
+        let (control, path) = self.loop_control()?;
+        let number = ioctl::loop_free(&control).map_err(|error| DeviceError::io(&path, error))?;
         Ok(self.roots.dev.join(format!("loop{number}")))
+    }
+
+    /// A free device that can be opened for writing, if the first that is free can. One that was bound read-only stays
+    /// read-only when it is bound to nothing (Linux 6.1 … 6.18), and the kernel does not open it for writing: it is removed, and
+    /// the kernel makes another.
+    fn writable_free_loop(&self) -> Result<Option<PathBuf>, LoopError> {
+        let (control, path) = self.loop_control()?;
+        let number = ioctl::loop_free(&control).map_err(|error| DeviceError::io(&path, error))?;
+        let device = self.roots.dev.join(format!("loop{number}"));
+        if !is_read_only(&device)? {
+            return Ok(Some(device));
+        }
+        match ioctl::loop_remove(&control, number) {
+            Ok(()) => {}
+            // Somebody took it, or looks at it.
+            Err(Errno::BUSY | Errno::NODEV) => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) => return Err(DeviceError::io(&device, error).into()),
+        }
+        Ok(None)
+    }
+
+    fn loop_control(&self) -> Result<(OwnedFd, PathBuf), LoopError> {
+        let path = self.roots.dev.join("loop-control");
+        match open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(control) => Ok((control, path)),
+            Err(error) => Err(DeviceError::io(&path, error).into()),
+        }
     }
 
     /// Every loop device that is bound to a file.

@@ -8,6 +8,7 @@ use bowline_host::loopdev::{LoopDevice, LoopError};
 use bowline_host::options::MountOptions;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 const SIZE: u64 = 8 << 20;
 
@@ -58,6 +59,23 @@ fn a_device_is_as_it_was_asked_for() {
     let differs = lab.host.attach(&file, &tag("v", 2), false).unwrap_err();
     assert!(matches!(differs, LoopError::Differs { wanted_read_only: false, .. }), "{differs}");
     assert!(File::options().write(true).open(&reader.path).and_then(|f| f.write_all_at(b"x", 0)).is_err());
+}
+
+#[test]
+fn a_device_that_was_read_only_is_not_given_to_somebody_who_opens_it_for_writing() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    let file = lab.file("volume", SIZE);
+    lab.host.attach(&file, &tag("v", 1), true).unwrap();
+    lab.host.detach(identity(&file), &tag("v", 1)).unwrap();
+    let mut held = None;
+    let mut open = |device: &Path| {
+        assert!(!device::is_read_only(device).unwrap(), "{} would be refused to nvmet", device.display());
+        held = Some(File::options().read(true).write(true).open(device)?);
+        Ok(())
+    };
+    lab.host.attach_read_only_behind(&file, &tag("v", 2), &mut open).unwrap();
+    assert!(lab.host.read_only_loop(&file, &tag("v", 2)).unwrap().is_some());
+    drop(held);
 }
 
 #[test]
