@@ -11,13 +11,28 @@
 )]
 
 mod by_hand;
+mod day;
+mod deaths;
 mod fabric;
 mod fence;
 mod kernel;
 mod lab;
+mod many;
+mod renumber;
+mod rounds;
 mod sanity;
-mod site;
 mod trees;
+mod upgrade;
+
+use bowline_testkit::vm::{Kernel, Plan, Site};
+use std::path::Path;
+
+const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
+
+/// Bowline in the usual machines.
+fn site(kernel: Kernel) -> Option<Site> {
+    Site::start(Plan::usual().kernel(kernel), Path::new(BOWLINE))
+}
 
 /// Whether there is time for everything: `make test-vm`.
 fn is_thorough() -> bool {

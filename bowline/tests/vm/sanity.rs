@@ -1,10 +1,10 @@
 //! The public conformance suite, csi-sanity, over real NVMe/TCP.
 
-use crate::site::Site;
 use bowline_testkit::lab::tools;
 use bowline_testkit::sanity::{ALL, Place, count};
 use bowline_testkit::say;
-use bowline_testkit::vm::{Machine, Plan};
+use bowline_testkit::vm::{Machine, Plan, Site};
+use std::path::Path;
 use std::time::Duration;
 
 /// An emulated processor takes its time.
@@ -16,7 +16,7 @@ async fn csi_sanity_passes_over_nvme() {
     let node = Machine { memory: 768, ..Machine::node("a") };
     let machines = [Machine::target("target"), node, Machine::node("b"), Machine::new("control")];
     let plan = Plan::of(machines).with(tools("sanity").join("csi-sanity"));
-    let Some(mut site) = Site::of(plan) else { return };
+    let Some(mut site) = Site::start(plan, Path::new(crate::BOWLINE)) else { return };
     site.kill("a");
     // It is its own controller.
     site.bring_certificates("a");

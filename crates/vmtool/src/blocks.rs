@@ -1,6 +1,6 @@
 //! A file or device of stamped blocks: written by threads that do not give up easily, and read back.
 
-use crate::stamp::{BLOCK, Found, Stamp};
+use crate::stamp::{BLOCK, Found, Stamp, checksum};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 /// `O_DIRECT` on x86: past the cache.
-const DIRECT: i32 = 0o40000;
+pub(crate) const DIRECT: i32 = 0o40000;
 
 /// How blocks are written.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ fn once(writing: &Writing, file: &mut Option<File>, stamp: Stamp, buffer: &mut [
         Some(file) => file,
         None => file.insert(open(&writing.path, writing.is_direct, true)?),
     };
-    let block = aligned(buffer);
+    let block = &mut aligned(buffer)[..BLOCK];
     stamp.write(block);
     file.write_all_at(block, stamp.index * BLOCK as u64)?;
     if writing.is_direct || writing.is_lazy { Ok(()) } else { file.sync_data() }
@@ -106,7 +106,7 @@ fn once(writing: &Writing, file: &mut Option<File>, stamp: Stamp, buffer: &mut [
 pub fn read(path: &Path, is_direct: bool, count: Option<u64>, out: &mut impl Write) -> io::Result<()> {
     let file = open(path, is_direct, false)?;
     let mut buffer = vec![0; 2 * BLOCK];
-    let block = aligned(&mut buffer);
+    let block = &mut aligned(&mut buffer)[..BLOCK];
     for index in 0..count.unwrap_or(u64::MAX) {
         match file.read_at(block, index * BLOCK as u64)? {
             0 => return Ok(()),
@@ -123,6 +123,26 @@ pub fn read(path: &Path, is_direct: bool, count: Option<u64>, out: &mut impl Wri
     Ok(())
 }
 
+/// A number that is another one as soon as a byte of a file or device is, read past the cache.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn sum(path: &Path) -> io::Result<u64> {
+    const PIECE: usize = 256 * BLOCK;
+    let file = open(path, true, false)?;
+    let mut buffer = vec![0; PIECE + BLOCK];
+    let piece = &mut aligned(&mut buffer)[..PIECE];
+    let (mut sum, mut at) = (0, 0);
+    loop {
+        let length = file.read_at(piece, at)?;
+        if length == 0 {
+            return Ok(sum);
+        }
+        sum = checksum(&piece[..length], &[sum, at, length as u64]);
+        at += length as u64;
+    }
+}
+
 fn open(path: &Path, is_direct: bool, is_writable: bool) -> io::Result<File> {
     let flags = if is_direct { DIRECT } else { 0 };
     // A device must be there: a file in its place would take everything and tell nobody.
@@ -135,8 +155,8 @@ fn open(path: &Path, is_direct: bool, is_writable: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// A block that starts where memory pages do, as writes past the cache demand.
-fn aligned(buffer: &mut [u8]) -> &mut [u8] {
+/// What of a buffer starts where memory pages do, as requests past the cache demand.
+pub(crate) fn aligned(buffer: &mut [u8]) -> &mut [u8] {
     let start = buffer.as_ptr().align_offset(BLOCK);
-    &mut buffer[start..start + BLOCK]
+    &mut buffer[start..]
 }

@@ -11,7 +11,8 @@ const USAGE: &str = "usage: vmtool serve
        vmtool relay SOCKET|ADDRESS
        vmtool record
        vmtool write PATH epoch=N [first=N] [count=N] [threads=N] [writes=N] [pause-ms=N] [direct] [lazy] [stubborn]
-       vmtool stamps PATH [count=N] [direct]";
+       vmtool stamps PATH [count=N] [direct]
+       vmtool sum PATH";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         ["record"] => record::record(&mut io::stdout()).map_err(|error| error.to_string()),
         ["write", path, options @ ..] => write(path, options),
         ["stamps", path, options @ ..] => stamps(path, options),
+        ["sum", path] => sum(path),
         _ => Err(USAGE.to_owned()),
     };
     match done {
@@ -79,6 +81,12 @@ fn stamps(path: &str, options: &[&str]) -> Result<(), String> {
     let mut out = BufWriter::new(io::stdout());
     let read = blocks::read(Path::new(path), is_direct, count, &mut out).and_then(|()| out.flush());
     read.map_err(|error| format!("{path}: {error}"))
+}
+
+fn sum(path: &str) -> Result<(), String> {
+    let sum = blocks::sum(Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
+    println!("{sum:016x}");
+    Ok(())
 }
 
 fn number(value: &str) -> Result<u64, String> {

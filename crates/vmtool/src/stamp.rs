@@ -63,7 +63,7 @@ impl Stamp {
 }
 
 /// FNV-1a, eight bytes at a time.
-fn checksum(body: &[u8], head: &[u64; 3]) -> u64 {
+pub(crate) fn checksum(body: &[u8], head: &[u64; 3]) -> u64 {
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     let sum = head.iter().fold(0xcbf2_9ce4_8422_2325, |sum, word| step(sum, *word));
     let (words, _) = body.as_chunks::<8>();

@@ -14,6 +14,7 @@ mod port;
 mod programs;
 mod qmp;
 mod relay;
+mod site;
 mod stamping;
 mod switch;
 
@@ -23,6 +24,7 @@ pub use machine::{Disk, Machine, Vm};
 pub use port::{Ended, PATIENCE, Running};
 pub use programs::example;
 pub use qmp::Speed;
+pub use site::{Site, bring, insist};
 pub use stamping::{Told, Writer, count_of};
 
 use crate::lab::{Janitor, cache, not_run};

@@ -1,0 +1,302 @@
+//! The fence again and again: with other pauses each time, written in all ways, and with deaths of the agent and of the controller at every
+//! step of letting in and of shutting out.
+//!
+//! Some rounds in `make test`, a hundred and every death with `BOWLINE_VM=all`. `BOWLINE_SEED` makes them others.
+
+use crate::fence::take_down;
+use bowline_csi::wire;
+use bowline_testkit::driver::{BLOCK, Driver, How, MIB, RWO};
+use bowline_testkit::say;
+use bowline_testkit::vm::{Found, Kernel, Site, Told, Vm, Writer, bring, count_of, insist};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::Status;
+
+const SOON: Duration = Duration::from_secs(60);
+/// How many blocks are written and flushed, and how many are dirtied.
+const BLOCKS: u64 = 256;
+const DIRT: u64 = 64;
+
+/// How a volume is written.
+const MANNERS: [Manner; 3] = [
+    Manner { name: "direct", how: BLOCK, options: "direct threads=8" },
+    Manner { name: "flushed", how: BLOCK, options: "threads=4" },
+    Manner { name: "ext4", how: RWO.fs("ext4"), options: "threads=4" },
+];
+
+struct Manner {
+    name: &'static str,
+    how: How,
+    options: &'static str,
+}
+
+/// What the controller is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    LetIn,
+    ShutOut,
+}
+
+/// The process of a machine dies while an order is carried out, after it has passed so many failpoints.
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    machine: &'static str,
+    order: Order,
+    after: usize,
+}
+
+/// xorshift: the same seed gives the same pauses.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+
+    async fn pause(&mut self) {
+        tokio::time::sleep(Duration::from_millis(self.roll(400))).await;
+    }
+}
+
+/// A volume that node a is let in to, or was never, and what must be on it.
+struct Held {
+    volume: wire::Volume,
+    manner: &'static Manner,
+    epoch: Option<u64>,
+}
+
+/// Where a node sees a volume.
+struct Seen {
+    stamps: String,
+    dirt: String,
+    /// The first block that is dirtied.
+    first: u64,
+}
+
+impl Seen {
+    fn new(pod: &str, manner: &Manner) -> Self {
+        if manner.how.block {
+            return Self { stamps: pod.to_owned(), dirt: pod.to_owned(), first: BLOCKS };
+        }
+        Self { stamps: format!("{pod}/stamps"), dirt: format!("{pod}/dirt"), first: 0 }
+    }
+
+    /// Goes on until it is killed, whatever it is told.
+    fn write(&self, on: &Vm, epoch: u64, options: &str) -> Writer {
+        on.stamp(&self.stamps, epoch, &format!("{options} count={BLOCKS} stubborn"))
+    }
+
+    /// Leaves blocks in the node's memory that nobody flushes.
+    fn soil(&self, on: &Vm, epoch: u64) {
+        let options = format!("lazy first={} count={DIRT} writes={DIRT}", self.first);
+        on.stamp(&self.dirt, epoch, &options).finish();
+    }
+
+    /// Every block, flushed.
+    fn fill(&self, on: &Vm, epoch: u64) {
+        on.stamp(&self.stamps, epoch, &format!("direct count={BLOCKS} writes={BLOCKS}")).finish();
+        let options = format!("direct first={} count={DIRT} writes={DIRT}", self.first);
+        on.stamp(&self.dirt, epoch, &options).finish();
+    }
+
+    fn flushed(&self, on: &Vm) -> Vec<Found> {
+        on.stamps(&self.stamps, BLOCKS)
+    }
+
+    /// Panics unless every block is of this epoch.
+    fn assert_full_of(&self, on: &Vm, epoch: u64, when: &str) {
+        let dirt = on.stamps(&self.dirt, self.first + DIRT).split_off(self.first as usize);
+        let found = (count_of(epoch, &self.flushed(on)) as u64, count_of(epoch, &dirt) as u64);
+        assert_eq!(found, (BLOCKS, DIRT), "blocks of {epoch} on {}, {when}: {dirt:?}", on.name());
+    }
+}
+
+struct Rounds {
+    site: Site,
+    dice: Dice,
+    held: Vec<Held>,
+    number: u64,
+    fences: Vec<Duration>,
+    deaths: Vec<String>,
+    /// How many points each of the two machines passed on the way in and on the way out, in a round without a death.
+    passed: Vec<Death>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_determined_writer_does_not_pass_the_fence() {
+    let Some(site) = crate::site(Kernel::Debian12) else { return };
+    let seed = std::env::var("BOWLINE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    println!("BOWLINE_SEED={seed}");
+    let mut rounds = Rounds::new(site, seed).await;
+    for at in 0..MANNERS.len() {
+        rounds.round(at, None).await;
+    }
+    // Every second one with a death, until there was one everywhere.
+    let mut deaths = rounds.every_death();
+    if !crate::is_thorough() {
+        let some = |order| deaths.iter().filter(move |death| death.order == order).take(2).copied();
+        deaths = some(Order::LetIn).chain(some(Order::ShutOut)).collect();
+    }
+    let (wanted, least) = (deaths.len(), if crate::is_thorough() { 100 } else { 7 });
+    while rounds.number < least || !deaths.is_empty() {
+        let at = rounds.dice.roll(MANNERS.len() as u64) as usize;
+        let death = if crate::is_thorough() && rounds.number % 2 == 0 { None } else { deaths.pop() };
+        rounds.round(at, death).await;
+    }
+    rounds.end(seed, wanted).await;
+}
+
+impl Rounds {
+    async fn new(mut site: Site, seed: u64) -> Self {
+        // An hour, in which nothing is written back on its own.
+        let script =
+            "for name in writeback expire; do echo 360000 >/proc/sys/vm/dirty_${name}_centisecs; done";
+        site.lab.vm("a").sh(script);
+        let mut held = vec![];
+        for manner in &MANNERS {
+            let volume = site.control.create(manner.name, 32 * MIB, manner.how).await.unwrap();
+            held.push(Held { volume, manner, epoch: None });
+        }
+        let dice = Dice(seed.max(1));
+        Self { site, dice, held, number: 0, fences: vec![], deaths: vec![], passed: vec![] }
+    }
+
+    /// Node a writes and is shut out; node b is let in and writes; node a is let in again, while it still has what it had.
+    async fn round(&mut self, at: usize, death: Option<Death>) {
+        let lab = Arc::clone(&self.site.lab);
+        let (target, on_a, on_b) = (lab.vm("target"), lab.vm("a"), lab.vm("b"));
+        let Held { volume, manner, epoch } = &self.held[at];
+        let (volume, manner, before, id) = (volume.clone(), *manner, *epoch, &volume.volume_id.clone());
+        let (mine, theirs) = (2 * self.number + 1, 2 * self.number + 2);
+        let (file, about) = (Site::file(id), format!("round {}, {}, {death:?}", self.number, manner.name));
+        println!("{about}");
+
+        let pod = bring(&mut self.site.control, &mut self.site.a, &volume, manner.how).await.unwrap();
+        let seen = Seen::new(&pod, manner);
+        if let Some(before) = before {
+            seen.assert_full_of(on_a, before, "after it was let in again");
+        }
+        let mut writer = seen.write(on_a, mine, manner.options);
+        writer.more(8 + self.dice.roll(64) as usize);
+        seen.soil(on_a, mine);
+        lab.cut("a", "control");
+        self.dice.pause().await;
+
+        let begun = Instant::now();
+        self.carry_out(Order::ShutOut, &volume, manner.how, death).await;
+        self.fences.push(begun.elapsed());
+        let at_the_fence = target.sum(&file);
+        assert_eq!(exports_of(target, id), "", "{about}: it is exported while nobody is let in");
+        self.dice.pause().await;
+        assert_eq!(target.sum(&file), at_the_fence, "{about}: something came after the fence");
+
+        let pod = bring(&mut self.site.control, &mut self.site.b, &volume, manner.how).await.unwrap();
+        let there = Seen::new(&pod, manner);
+        if manner.how.block {
+            assert_eq!(target.sum(&file), at_the_fence, "{about}: something came after the next was let in");
+        }
+        let found = there.flushed(on_b);
+        there.fill(on_b, theirs);
+        self.dice.pause().await;
+        there.assert_full_of(on_b, theirs, "while a goes on");
+        self.site.b.detach_all(&mut self.site.control, id, "pod").await.unwrap();
+        lab.mend("a", "control");
+
+        self.carry_out(Order::LetIn, &volume, manner.how, death).await;
+        let at_the_grant = target.sum(&file);
+        self.assert_refused(&volume, manner.how, &about).await;
+        writer.must_fail_within(SOON);
+        let told: Told = writer.stop();
+        // Also what it was told after somebody else had heard of the fence.
+        told.assert_kept(mine, &found);
+        take_down(&mut self.site, id).await;
+        assert_eq!(target.sum(&file), at_the_grant, "{about}: something came when it was let in again");
+        self.held[at].epoch = Some(theirs);
+        self.number += 1;
+    }
+
+    /// Let in again, the node does not take the new disk while it has the old one.
+    async fn assert_refused(&mut self, volume: &wire::Volume, how: How, about: &str) {
+        let context = self.site.control.publish(volume, "a", how, false).await.unwrap();
+        let refused = self.site.a.stage(volume, &context, how).await.unwrap_err();
+        assert!(refused.message().contains("epoch"), "{about}: {refused}");
+    }
+
+    /// Has an order carried out for node a, if need be by asking again after a death.
+    async fn carry_out(&mut self, order: Order, volume: &wire::Volume, how: How, death: Option<Death>) {
+        let before = ["target", "control"].map(|machine| self.site.points(machine).len());
+        let death = death.filter(|death| death.order == order);
+        if let Some(Death { machine, after, .. }) = death {
+            self.site.arm(machine, &after.to_string());
+            let asked = tokio::spawn(ask(self.site.control.clone(), volume.clone(), how, order));
+            let begun = Instant::now();
+            while self.site.stopped(machine).is_none() && !asked.is_finished() {
+                assert!(begun.elapsed() < SOON, "waited {SOON:?} for a death at {death:?}");
+            }
+            self.site.disarm(machine);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if let Some(point) = self.site.stopped(machine) {
+                println!("  {machine} died at {point}");
+                self.deaths.push(point);
+                self.site.again(machine);
+            }
+            let _ = tokio::time::timeout(SOON, asked).await.expect("an order that ends");
+        }
+        let control = &self.site.control;
+        insist("an order to be carried out", || ask(control.clone(), volume.clone(), how, order)).await;
+        if self.passed.len() < 4 && death.is_none() {
+            for (machine, before) in ["target", "control"].into_iter().zip(before) {
+                let after = self.site.points(machine).len() - before;
+                self.passed.push(Death { machine, order, after });
+            }
+        }
+    }
+
+    /// Every place where one of the two can die, shuffled.
+    fn every_death(&mut self) -> Vec<Death> {
+        let all = self.passed.iter().flat_map(|last| (0..last.after).map(|after| Death { after, ..*last }));
+        let mut all: Vec<Death> = all.collect();
+        for at in (1..all.len()).rev() {
+            all.swap(at, self.dice.roll(at as u64 + 1) as usize);
+        }
+        all
+    }
+
+    async fn end(mut self, seed: u64, wanted: usize) {
+        for Held { volume, manner, epoch } in &self.held {
+            let pod = bring(&mut self.site.control, &mut self.site.a, volume, manner.how).await.unwrap();
+            Seen::new(&pod, manner).assert_full_of(self.site.lab.vm("a"), epoch.unwrap(), "at the end");
+            self.site.a.detach_all(&mut self.site.control, &volume.volume_id, "pod").await.unwrap();
+        }
+        let left = (self.site.exports(), self.site.controllers("a"), self.site.controllers("b"));
+        assert_eq!(left, Default::default());
+        // What is written later may come in another order's time.
+        assert!(
+            2 * self.deaths.len() > wanted,
+            "{} deaths of {wanted}: {:?}",
+            self.deaths.len(),
+            self.deaths
+        );
+        say(&format!(
+            "fence: {} rounds with a writer who goes on (seed {seed}), {} deaths of agent and controller; the longest fence took {:?}",
+            self.number,
+            self.deaths.len(),
+            self.fences.iter().max().unwrap()
+        ));
+    }
+}
+
+async fn ask(mut control: Driver, volume: wire::Volume, how: How, order: Order) -> Result<(), Status> {
+    match order {
+        Order::LetIn => control.publish(&volume, "a", how, false).await.map(drop),
+        Order::ShutOut => control.unpublish(&volume.volume_id, "a").await,
+    }
+}
+
+/// What the target's kernel exports of one volume.
+fn exports_of(target: &Vm, volume: &str) -> String {
+    target.sh(&format!("ls /sys/kernel/config/nvmet/subsystems | grep -F ':{volume}:' || :"))
+}

@@ -1,0 +1,186 @@
+//! Bowline in four machines: an agent over the kernel's NVMe target, a controller that is none of the others, two nodes.
+
+use super::{Plan, Running, VmLab};
+use crate::driver::{Driver, How};
+use bowline_csi::wire;
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// The machines and the processes in them: `target`, `control`, `a` and `b`.
+pub struct Site {
+    /// The machines.
+    pub lab: Arc<VmLab>,
+    /// The controller's calls.
+    pub control: Driver,
+    /// The calls of the nodes.
+    pub a: Driver,
+    /// The other node's.
+    pub b: Driver,
+    certificates: tempfile::TempDir,
+    running: HashMap<&'static str, Running>,
+}
+
+impl Site {
+    /// Everything started in the machines of a plan, which are the usual ones or like them; nothing where there are no machines to be had.
+    pub fn start(plan: Plan, bowline: &Path) -> Option<Self> {
+        let lab = Arc::new(plan.with(bowline).start()?);
+        let certificates = tempfile::tempdir().unwrap();
+        let made = Command::new(bowline).args(["target", "init"]).arg(certificates.path()).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let driver = |machine: &str, socket: &str| {
+            let local = lab.vm(machine).relay(socket);
+            let (there, name) = (Arc::clone(&lab), machine.to_owned());
+            let shell = Arc::new(move |line: &str| drop(there.vm(&name).sh(line)));
+            Driver::elsewhere(machine, &local, "/stage", "/pods", shell)
+        };
+        let control = driver("control", "/var/bowline/csi.sock");
+        let (a, b) = (driver("a", "/run/csi.sock"), driver("b", "/run/csi.sock"));
+        let mut site = Self { lab, control, a, b, certificates, running: HashMap::new() };
+        for machine in ["target", "control"] {
+            site.bring_certificates(machine);
+        }
+        for machine in ["target", "control", "a", "b"] {
+            site.begin(machine);
+        }
+        Some(site)
+    }
+
+    /// As its administrator would; a machine that was booted has forgotten them.
+    pub fn bring_certificates(&self, machine: &str) {
+        let who = if machine == "target" { "agent" } else { "controller" };
+        self.lab.vm(machine).sh("mkdir -p /tls");
+        for file in ["ca.crt", "tls.crt", "tls.key"] {
+            let bytes = std::fs::read(self.certificates.path().join(who).join(file)).unwrap();
+            self.lab.vm(machine).put(&format!("/tls/{file}"), &bytes);
+        }
+    }
+
+    /// Starts the process of a machine and waits until it answers.
+    pub fn begin(&mut self, machine: &'static str) {
+        let command = match machine {
+            "target" => {
+                "bowline target --id nvme --directory /data/volumes --listen 10.77.0.1:9460 --tls /tls --export nvmet \
+                 --nvme-listen 10.77.0.1:4420 --overcommit 10 --http off"
+            }
+            "control" => {
+                "bowline up --data /var/bowline --node control --target none --agent nvme=10.77.0.1:9460 --tls /tls --peer a --peer b \
+                 --max-volumes 256 --http off"
+            }
+            node => {
+                assert!(matches!(node, "a" | "b"), "{node} is no machine");
+                "bowline node --data /var/bowline --node $(hostname) --csi unix:///run/csi.sock --max-volumes 256 --fail-io-after 3s --give-up-after 8s"
+            }
+        };
+        let mut running = self.lab.vm(machine).start_sh(&format!(
+            "mkdir -p /run/points; export BOWLINE_FAILPOINTS=/run/points; exec {command} 2>&1"
+        ));
+        running.wait_until(&format!("the process of {machine}"), SOON, |out| out.contains("\"ready\""));
+        self.running.insert(machine, running);
+    }
+
+    /// Ends the process of a machine in the middle of whatever it does.
+    pub fn kill(&mut self, machine: &'static str) {
+        let mut running = self.running.remove(machine).unwrap();
+        running.signal("KILL");
+        running.wait_for(Duration::from_secs(5));
+    }
+
+    /// Ends the process of a machine as whoever upgrades it does.
+    pub fn stop(&mut self, machine: &'static str) {
+        let mut running = self.running.remove(machine).unwrap();
+        running.signal("TERM");
+        let ended = running.wait_for(SOON);
+        let ended = ended.unwrap_or_else(|| panic!("waited {SOON:?} for the process of {machine} to end"));
+        assert_eq!(ended.code, Some(0), "{machine}: {}", ended.out);
+    }
+
+    /// Ends the process of a machine in the middle of whatever it does, and starts another.
+    pub fn again(&mut self, machine: &'static str) {
+        self.kill(machine);
+        self.begin(machine);
+    }
+
+    /// Where a volume's bytes are at the target.
+    pub fn file(volume: &str) -> String {
+        format!("/data/volumes/vol-{volume}.data")
+    }
+
+    /// The names of the failpoints that the processes of a machine have passed.
+    pub fn points(&self, machine: &str) -> Vec<String> {
+        let log = self.lab.vm(machine).sh("cat /run/points/log 2>/dev/null || :");
+        log.lines().map(str::to_owned).collect()
+    }
+
+    /// Has the process of a machine stop at a failpoint: `NUMBER` of others later, or `NAME NUMBER`.
+    pub fn arm(&self, machine: &str, at: &str) {
+        self.lab.vm(machine).sh(&format!("rm -f /run/points/stopped; echo '{at}' >/run/points/arm"));
+    }
+
+    /// Takes that back. It may have happened.
+    pub fn disarm(&self, machine: &str) {
+        self.lab.vm(machine).sh("rm -f /run/points/arm");
+    }
+
+    /// Where the process of a machine has stopped.
+    pub fn stopped(&self, machine: &str) -> Option<String> {
+        let at = self.lab.vm(machine).sh("cat /run/points/stopped 2>/dev/null || :");
+        Some(at).filter(|at| !at.is_empty())
+    }
+
+    /// What the target's kernel exports now.
+    pub fn exports(&self) -> String {
+        self.lab.vm("target").sh("ls /sys/kernel/config/nvmet/subsystems")
+    }
+
+    /// The controllers of a node's kernel.
+    pub fn controllers(&self, node: &str) -> String {
+        self.lab.vm(node).sh("ls /sys/class/nvme 2>/dev/null || :")
+    }
+}
+
+impl Drop for Site {
+    /// A test that failed shows what the processes have said at last.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for (machine, running) in &mut self.running {
+            let out = &running.so_far().out;
+            let lines: Vec<&str> = out.lines().collect();
+            println!("{machine}:\n{}\n", lines[lines.len().saturating_sub(25)..].join("\n"));
+        }
+    }
+}
+
+/// Asks until it is granted, as orchestrators do.
+pub async fn insist<T, F>(what: &str, mut ask: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, tonic::Status>>,
+{
+    let begun = Instant::now();
+    loop {
+        match ask().await {
+            Ok(done) => return done,
+            Err(error) => assert!(begun.elapsed() < SOON, "asked {SOON:?} for {what}: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// A volume on a node, for one pod.
+pub async fn bring(
+    control: &mut Driver,
+    node: &mut Driver,
+    volume: &wire::Volume,
+    how: How,
+) -> Result<String, tonic::Status> {
+    let context = control.publish(volume, &node.node.clone(), how, false).await?;
+    node.stage(volume, &context, how).await?;
+    node.expose(volume, &context, "pod", how, false).await?;
+    Ok(node.target(&volume.volume_id, "pod").to_str().unwrap().to_owned())
+}
