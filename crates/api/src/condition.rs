@@ -15,6 +15,12 @@ pub enum Truth {
     Unknown,
 }
 
+impl From<bool> for Truth {
+    fn from(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
+    }
+}
+
 /// One thing to know about an object, for people and for `kubectl wait`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -55,15 +61,15 @@ impl Condition {
         Self::new(Self::SATISFIED, verdict.is_satisfied(), said, before, now)
     }
 
-    /// That something is so, or is not: with a reason in a word and a sentence. `before` as in [`Condition::of_verdict`].
+    /// That something is so, or is not, or that nobody knows: with a reason in a word and a sentence. `before` as in [`Condition::of_verdict`].
     pub fn new(
         kind: &str,
-        holds: bool,
+        holds: impl Into<Truth>,
         (reason, message): (&str, String),
         before: Option<&Condition>,
         now: Timestamp,
     ) -> Condition {
-        let status = if holds { Truth::True } else { Truth::False };
+        let status = holds.into();
         let kept = before
             .filter(|known| known.status == status)
             .and_then(|known| known.last_transition_time.clone());

@@ -22,6 +22,9 @@ use crate::{Condition, schema};
     printcolumn(name = "Reachable", type_ = "string", json_path = ".status.conditions[?(@.type==\"Reachable\")].status"),
     printcolumn(name = "Free", type_ = "string", json_path = ".status.free"),
     printcolumn(name = "Capacity", type_ = "string", json_path = ".status.capacity"),
+    printcolumn(name = "Accepts", type_ = "string", json_path = ".status.conditions[?(@.type==\"AcceptsVolumes\")].reason", priority = "1"),
+    printcolumn(name = "Clock", type_ = "string", json_path = ".status.conditions[?(@.type==\"ClockAgrees\")].reason", priority = "1"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.version", priority = "1"),
     printcolumn(name = "Draining", type_ = "boolean", json_path = ".spec.drain", priority = "1"),
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.address", priority = "1"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -37,7 +40,8 @@ pub struct TargetSpec {
     /// Where its agent listens: host:port.
     #[schemars(length(min = 3, max = 300), regex(pattern = r"^.+:[0-9]{1,5}$"))]
     pub address: String,
-    /// From where it can be reached: every segment must fit. Empty: from everywhere.
+    /// From where it can be reached, besides what its agent says: every segment must fit. Empty, and its agent says nothing: from
+    /// everywhere.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "topology")]
     pub topology: BTreeMap<String, String>,
@@ -50,8 +54,20 @@ pub struct TargetSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TargetKind {
-    /// Sparse files in one directory.
+    /// Sparse files in one directory, for nodes of the same machine.
     File,
+    /// Sparse files that a Linux machine exports over NVMe/TCP.
+    Nvmet,
+}
+
+impl TargetKind {
+    /// As an agent says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Nvmet => "nvmet",
+        }
+    }
 }
 
 /// What is known of a target, for people.
@@ -75,7 +91,7 @@ pub struct TargetStatus {
     /// somebody empties this.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub installation: String,
-    /// `Reachable`, and what else there is to know.
+    /// `Reachable`, `Compatible`, `ClockAgrees` and `AcceptsVolumes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -84,6 +100,12 @@ pub struct TargetStatus {
 impl TargetStatus {
     /// The type of the condition that says whether the target's agent answers.
     pub const REACHABLE: &'static str = "Reachable";
+    /// The type of the condition that says whether the controller understands the target's agent.
+    pub const COMPATIBLE: &'static str = "Compatible";
+    /// The type of the condition that says whether the agent's clock is right, as far as the controller's is.
+    pub const CLOCK_AGREES: &'static str = "ClockAgrees";
+    /// The type of the condition that says whether new volumes can be made there.
+    pub const ACCEPTS_VOLUMES: &'static str = "AcceptsVolumes";
 }
 
 fn topology(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

@@ -16,8 +16,8 @@ mod provision;
 pub use backing::{BackingError, BackingFiles};
 pub use context::{ContextError, GrantContext, NvmeContext};
 pub use provision::{
-    Capacity, Cut, Item, NewVolume, Progress, Provision, ProvisionError, Sizes, Source, StoredSnapshot,
-    StoredVolume,
+    Capacity, Cut, FILE, Item, NVMET, NewVolume, Progress, Provision, ProvisionError, Sizes, Source,
+    StoredSnapshot, StoredVolume,
 };
 
 /// One node to be let in to one volume.

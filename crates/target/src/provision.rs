@@ -8,6 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Target;
 
+/// The kind of a target whose volumes nodes on its own machine attach: sparse files in one directory.
+pub const FILE: &str = "file";
+/// The kind of a target that exports such files over NVMe/TCP.
+pub const NVMET: &str = "nvmet";
+
 /// What a new volume holds from the start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -188,6 +193,11 @@ pub enum Item {
 pub trait Provision: Target {
     /// Which sizes volumes can have.
     fn sizes(&self) -> Sizes;
+
+    /// What kind of storage it is: [`FILE`], [`NVMET`], ….
+    fn kind(&self) -> &str {
+        if self.addresses().is_empty() { FILE } else { NVMET }
+    }
 
     /// From where its volumes can be reached, as topology segments; empty if from everywhere.
     fn topology(&self) -> BTreeMap<String, String>;

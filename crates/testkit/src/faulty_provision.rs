@@ -20,6 +20,10 @@ impl Provision for FaultyTarget<dyn Provision> {
         self.inner.sizes()
     }
 
+    fn kind(&self) -> &str {
+        self.inner.kind()
+    }
+
     fn topology(&self) -> BTreeMap<String, String> {
         self.inner.topology()
     }

@@ -7,5 +7,6 @@ mod adoption;
 mod attach;
 mod lease;
 mod people;
+mod targets;
 mod wishes;
 mod world;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::world::{World, parse, pv, wait_for};
 
-async fn running(
+pub(crate) async fn running(
     world: &World,
     fence: Option<Duration>,
     notes: Option<Arc<KubeStore>>,

@@ -296,6 +296,16 @@ async fn certificates_are_made_once_and_anew_in_time_under_the_same_authority() 
     let renewed = certificates::ensure(&world.client, "default", later).await.unwrap();
     assert!(renewed.authority == first.authority && renewed.certificate != first.certificate);
     assert_ne!(agent().await["tls.crt"], again["tls.crt"]);
+    // Somebody brings an authority, and nothing else.
+    for name in [CONTROLLER_SECRET, AGENT_SECRET] {
+        secrets.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    let own = bowline_cluster::credentials::Authority::make(now).unwrap();
+    let text = json!({"ca.crt": own.certificate, "ca.key": own.key});
+    let brought = json!({"metadata": {"name": CONTROLLER_SECRET}, "stringData": text});
+    secrets.create(&PostParams::default(), &parse(brought)).await.unwrap();
+    let made = certificates::ensure(&world.client, "default", now).await.unwrap();
+    assert!(made.authority == own.certificate && agent().await["ca.crt"].0 == own.certificate.as_bytes());
     let nothing = json!({"data": {"ca.key": null}});
     secrets.patch(CONTROLLER_SECRET, &PatchParams::default(), &Patch::Merge(&nothing)).await.unwrap();
     let error = certificates::ensure(&world.client, "default", later).await.unwrap_err().to_string();

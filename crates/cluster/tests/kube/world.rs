@@ -105,6 +105,7 @@ impl World {
         self.clear::<bowline_api::VolumeAttachment>().await;
         self.clear::<bowline_api::Snapshot>().await;
         self.clear::<bowline_api::Volume>().await;
+        self.clear::<bowline_api::Target>().await;
     }
 
     /// How many writes to VolumeAttachments, Kubernetes' and Bowline's own, the API server has answered, whoever sent them.

@@ -1,22 +1,23 @@
 //! A target somewhere else.
 
 use async_trait::async_trait;
-use bowline_core::{Epoch, NeverAgain, SnapshotId, TargetId, VolumeId};
+use bowline_core::{Epoch, NeverAgain, SnapshotId, TargetId, Timestamp, VolumeId};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::codegen::tokio_stream::Stream;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use super::clock::ClockError;
 use super::parse::{self, Bad, Described};
 use super::reach::{Place, channel};
 use super::wire::{self, agent_client};
-use super::{INSTALLATION_KEY, MESSAGE_BYTES, TARGET_KEY, tell};
+use super::{INSTALLATION_KEY, MESSAGE_BYTES, PROTOCOL, TARGET_KEY, tell};
 use crate::{
     Capacity, Cut, Grant, Item, NewVolume, Page, Progress, Provision, ProvisionError, Revocation, Sizes,
     StoredSnapshot, StoredVolume, Target, TargetError, context,
@@ -63,6 +64,28 @@ pub enum ConnectError {
         /// What was seen.
         error: String,
     },
+    /// It is there, and says why it cannot serve yet.
+    #[error("the agent at {place} cannot serve yet: {error}")]
+    NotServing {
+        /// Where.
+        place: String,
+        /// Why, in its own words.
+        error: String,
+    },
+    /// It speaks a version of the protocol that this program does not.
+    #[error(
+        "the agent at {place} (version {version}) speaks version {found} of the protocol, and this program (version {}) up to {PROTOCOL}; \
+         upgrade the controller",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Protocol {
+        /// Where.
+        place: String,
+        /// The version of the agent's program.
+        version: String,
+        /// Which version of the protocol it speaks.
+        found: u32,
+    },
     /// What it says of itself makes no sense.
     #[error("the agent at {place} does not say what it is: {error}")]
     Unclear {
@@ -105,7 +128,19 @@ pub struct AgentClient {
     wire: agent_client::AgentClient<Channel>,
     place: String,
     what: Arc<Described>,
+    /// From where it can be reached, besides what it says itself.
+    reach: BTreeMap<String, String>,
     settings: ClientSettings,
+}
+
+/// What an agent says of itself when it is asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Whether that is what it said when it was connected: one that was started anew may listen elsewhere, and nodes are told where.
+    /// One that says nothing now is taken for what it was.
+    pub as_it_was: bool,
+    /// How wrong its clock is, if it told.
+    pub clock: Option<ClockError>,
 }
 
 impl fmt::Debug for AgentClient {
@@ -129,7 +164,17 @@ impl AgentClient {
             .max_encoding_message_size(MESSAGE_BYTES);
         let asked = tokio::time::timeout(settings.short, wire.describe(wire::DescribeRequest {})).await;
         let answer = asked.map_err(|_| unreachable(no_answer(settings.short)))?;
-        let answer = answer.map_err(|status| unreachable(words(&status)))?.into_inner();
+        let answer = answer.map_err(|status| match status.code() {
+            Code::FailedPrecondition => {
+                ConnectError::NotServing { place: shown.clone(), error: words(&status) }
+            }
+            _ => unreachable(words(&status)),
+        })?;
+        let answer = answer.into_inner();
+        if answer.protocol > PROTOCOL {
+            let (version, found) = (answer.version, answer.protocol);
+            return Err(ConnectError::Protocol { place: shown, version, found });
+        }
         let what = parse::described(answer)
             .map_err(|error| ConnectError::Unclear { place: shown.clone(), error })?;
         match expected.filter(|expected| **expected != what.target) {
@@ -137,13 +182,20 @@ impl AgentClient {
                 let (expected, found) = (expected.clone(), what.target);
                 Err(ConnectError::Another { place: shown, expected, found })
             }
-            None => Ok(Self { wire, place: shown, what: Arc::new(what), settings }),
+            None => Ok(Self { wire, place: shown, what: Arc::new(what), reach: BTreeMap::new(), settings }),
         }
     }
 
-    /// What kind of storage it is: `file`, ….
-    pub fn kind(&self) -> &str {
-        &self.what.kind
+    /// Says more about from where it can be reached than it says itself. What it says itself stays.
+    #[must_use]
+    pub fn also_in(mut self, segments: BTreeMap<String, String>) -> Self {
+        self.reach = segments;
+        self
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &str {
+        &self.place
     }
 
     /// The version of the program that serves it.
@@ -151,13 +203,18 @@ impl AgentClient {
         &self.what.version
     }
 
-    /// Whether it still says of itself what it said when it was connected: one that was started anew may listen elsewhere, and nodes
-    /// are told where. One that says nothing now is taken for what it was.
-    pub async fn is_as_it_was(&self) -> bool {
+    /// Asks again who is there, and what the time is.
+    pub async fn look(&self) -> Look {
         let call = async |mut wire: agent_client::AgentClient<_>, request| wire.describe(request).await;
-        let asked = self.call(wire::DescribeRequest {}, self.settings.short, call).await;
-        let told = asked.ok().and_then(|answer| parse::described(answer).ok());
-        told.is_none_or(|told| told == *self.what)
+        let (asked, began) = (Timestamp::now(), Instant::now());
+        let answer = self.call(wire::DescribeRequest {}, self.settings.short, call).await.ok();
+        let took = began.elapsed();
+        let clock = answer.as_ref().and_then(|answer| answer.clock);
+        let told = answer.and_then(|answer| parse::described(answer).ok());
+        Look {
+            as_it_was: told.is_none_or(|told| told == *self.what),
+            clock: clock.map(|told| ClockError::measure(asked, took, told)),
+        }
     }
 
     /// Whether it is the storage that it was when somebody last heard of this target: an agent that was started over an empty
@@ -353,8 +410,14 @@ impl Provision for AgentClient {
         self.what.sizes
     }
 
+    fn kind(&self) -> &str {
+        &self.what.kind
+    }
+
     fn topology(&self) -> BTreeMap<String, String> {
-        self.what.topology.clone()
+        let mut all = self.reach.clone();
+        all.extend(self.what.topology.clone());
+        all
     }
 
     fn installation(&self) -> &str {

@@ -16,6 +16,7 @@
 //! Pings notice within seconds that the other side is gone.
 
 mod client;
+mod clock;
 mod parse;
 mod reach;
 mod serve;
@@ -23,13 +24,14 @@ mod service;
 mod tell;
 mod tls;
 
-pub use client::{AgentClient, ClientSettings, ConnectError};
+pub use client::{AgentClient, ClientSettings, ConnectError, Look};
+pub use clock::ClockError;
 pub use parse::{
     Bad, Described, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, described, order,
     page, revocation, stored_snapshot, to_grant,
 };
 pub use reach::Place;
-pub use serve::{AgentServer, Listener, ServeError};
+pub use serve::{AgentServer, Listener, ServeError, refuse};
 pub use tls::{TlsError, TlsFiles};
 
 use std::time::Duration;
@@ -38,6 +40,9 @@ use std::time::Duration;
 pub const AGENT_NAME: &str = "agent.bowline.storage";
 /// The name in the certificate of the controller.
 pub const CONTROLLER_NAME: &str = "controller.bowline.storage";
+
+/// The newest version of the protocol. It is raised when somebody who speaks the one before would misunderstand.
+pub const PROTOCOL: u32 = 1;
 
 /// In the metadata of every call but `Describe`: which target is meant.
 const TARGET_KEY: &str = "bowline-target";

@@ -256,6 +256,7 @@ pub struct Described {
     pub(crate) version: String,
     pub(crate) installation: String,
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) protocol: u32,
 }
 
 /// What tells one storage from another goes into headers, records and sentences.
@@ -296,6 +297,7 @@ pub fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
         version: answer.version,
         installation,
         addresses,
+        protocol: answer.protocol.max(1),
     })
 }
 

@@ -1,5 +1,6 @@
 //! Where an agent listens, and whom it lets talk.
 
+use bowline_core::Timestamp;
 use futures::stream::{self, Stream};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,8 +11,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_rustls::TlsAcceptor;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::server::NamedService;
 use tonic::transport::server::Connected;
 
 use super::service::Service;
@@ -74,41 +79,103 @@ impl AgentServer {
         self
     }
 
+    /// With another clock than the machine's.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        self.service.clock = Arc::new(clock);
+        self
+    }
+
+    /// Says that it speaks another version of the protocol than it does: for tests of whoever must notice.
+    #[must_use]
+    pub fn saying_protocol(mut self, protocol: u32) -> Self {
+        self.service.protocol = protocol;
+        self
+    }
+
     /// Answers until `stop` is done; then takes no new call, and lets the running ones end within ten seconds. What they
     /// began goes on as long as the process does.
     pub async fn run(self, listener: Listener, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         let service = agent_server::AgentServer::new(self.service)
             .max_decoding_message_size(MESSAGE_BYTES)
             .max_encoding_message_size(MESSAGE_BYTES);
-        let (stopping, stopped) = oneshot::channel();
-        let signal = async move {
-            stop.await;
-            let _ = stopping.send(());
-        };
-        let (connections, accepting) = accepted(listener);
-        let serving = tonic::transport::Server::builder()
-            .max_concurrent_streams(STREAMS)
-            .http2_max_header_list_size(HEADER_BYTES)
-            .http2_keepalive_interval(Some(PING))
-            .http2_keepalive_timeout(Some(PING))
-            .add_service(service)
-            .serve_with_incoming_shutdown(connections, signal);
-        let too_late = async move {
-            match stopped.await {
-                Ok(()) => tokio::time::sleep(GRACE).await,
-                Err(_) => std::future::pending().await,
-            }
-        };
-        let ended = tokio::select! {
-            ended = serving => ended.map_err(ServeError),
-            () = too_late => {
-                tracing::warn!("stopped before every call was answered");
-                Ok(())
-            }
-        };
-        accepting.abort();
-        ended
+        serve(service, listener, stop).await
     }
+}
+
+/// Answers every call of those who may ask with the sentence that is in `why` then, until `stop` is done: for an agent that cannot
+/// serve yet. Nobody is let in, and nothing is proven.
+pub async fn refuse(
+    why: watch::Receiver<String>,
+    listener: Listener,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    serve(Refusal { why }, listener, stop).await
+}
+
+/// The service while there is nothing to serve.
+#[derive(Clone)]
+struct Refusal {
+    why: watch::Receiver<String>,
+}
+
+impl NamedService for Refusal {
+    const NAME: &'static str = agent_server::SERVICE_NAME;
+}
+
+impl tower::Service<http::Request<Body>> for Refusal {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Request<Body>) -> Self::Future {
+        let why = self.why.borrow().clone();
+        std::future::ready(Ok(Status::failed_precondition(why).into_http()))
+    }
+}
+
+async fn serve<S>(service: S, listener: Listener, stop: impl Future<Output = ()>) -> Result<(), ServeError>
+where
+    S: tower::Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send + 'static,
+{
+    let (stopping, stopped) = oneshot::channel();
+    let signal = async move {
+        stop.await;
+        let _ = stopping.send(());
+    };
+    let (connections, accepting) = accepted(listener);
+    let serving = tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS)
+        .http2_max_header_list_size(HEADER_BYTES)
+        .http2_keepalive_interval(Some(PING))
+        .http2_keepalive_timeout(Some(PING))
+        .add_service(service)
+        .serve_with_incoming_shutdown(connections, signal);
+    let too_late = async move {
+        match stopped.await {
+            Ok(()) => tokio::time::sleep(GRACE).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    let ended = tokio::select! {
+        ended = serving => ended.map_err(ServeError),
+        () = too_late => {
+            tracing::warn!("stopped before every call was answered");
+            Ok(())
+        }
+    };
+    accepting.abort();
+    ended
 }
 
 /// Connections whose other side has shown who it is, never more than so many at once.

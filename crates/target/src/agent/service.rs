@@ -1,6 +1,6 @@
 //! One call after the other: parsed, carried out to its end whether anybody waits or not, told.
 
-use bowline_core::TargetId;
+use bowline_core::{TargetId, Timestamp};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::parse::{self, Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName};
 use super::wire::{self, agent_server::Agent};
-use super::{BEAT, INSTALLATION_KEY, TARGET_KEY, tell};
+use super::{BEAT, INSTALLATION_KEY, PROTOCOL, TARGET_KEY, tell};
 use crate::{Progress, Provision};
 
 /// Calls that are carried out at once; more wait. What nobody waits for any more counts too.
@@ -23,6 +23,8 @@ pub(crate) struct Service {
     pub(crate) kind: String,
     pub(crate) version: String,
     pub(crate) topology: BTreeMap<String, String>,
+    pub(crate) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    pub(crate) protocol: u32,
     turns: Arc<Semaphore>,
 }
 
@@ -33,7 +35,15 @@ fn bad(error: &Bad) -> Status {
 impl Service {
     pub(crate) fn new(target: Arc<dyn Provision>, kind: String, version: String) -> Self {
         let topology = target.topology();
-        Self { target, kind, version, topology, turns: Arc::new(Semaphore::new(CALLS)) }
+        Self {
+            target,
+            kind,
+            version,
+            topology,
+            clock: Arc::new(Timestamp::now),
+            protocol: PROTOCOL,
+            turns: Arc::new(Semaphore::new(CALLS)),
+        }
     }
 
     /// What is asked of this target over this storage, and of no other.
@@ -136,6 +146,8 @@ impl Agent for Service {
             version: self.version.clone(),
             installation: self.target.installation().to_owned(),
             nvme_addresses: self.target.addresses().iter().map(ToString::to_string).collect(),
+            clock: Some((self.clock)().as_millisecond()),
+            protocol: self.protocol,
         }))
     }
 

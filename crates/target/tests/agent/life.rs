@@ -2,7 +2,7 @@
 
 use crate::lab::{Lab, MIB, connect, grant, order, revocation, until, volume};
 use bowline_core::{Epoch, NeverAgain};
-use bowline_target::agent::{AgentClient, ClientSettings, ConnectError, Place};
+use bowline_target::agent::{AgentClient, ClientSettings, ConnectError, Listener, Place, refuse};
 use bowline_target::{Item, Progress, Provision, ProvisionError, Source, Target, TargetError, contract};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +38,40 @@ async fn a_target_is_told_as_it_is() {
     let context = client.context(&grant("v", "n", 7));
     assert_eq!(context["bowline.storage/target"], "sim");
     assert_eq!(context["bowline.storage/epoch"], "7");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_cannot_serve_says_why_and_proves_nothing() {
+    let mut lab = Lab::new().await;
+    lab.client.allow(&grant("v", "a", 1)).await.unwrap();
+    lab.kill();
+    std::fs::remove_file(&lab.socket).unwrap();
+    let listener = tokio::net::UnixListener::bind(&lab.socket).unwrap();
+    let (_why, said) = tokio::sync::watch::channel("the disk is not mounted".to_owned());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let refusing = tokio::spawn(refuse(said, Listener::Unix(listener), async move {
+        let _ = stopped.await;
+    }));
+    let error = connect(Place::Unix(lab.socket.clone())).await.unwrap_err();
+    assert!(
+        matches!(&error, ConnectError::NotServing { error, .. } if error == "the disk is not mounted"),
+        "{error}"
+    );
+    // One that was connected before hears the same, and takes it for no answer.
+    let refused = TargetError::Unreachable { error: "the disk is not mounted".to_owned() };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut told = lab.client.revoke(&revocation("v", "a", 1)).await;
+    while told != Err(refused.clone()) {
+        assert!(Instant::now() < deadline, "waited for the reason: {told:?}");
+        told = lab.client.revoke(&revocation("v", "a", 1)).await;
+    }
+    assert!(lab.client.look().await.as_it_was, "it says nothing of itself");
+    stop.send(()).unwrap();
+    refusing.await.unwrap().unwrap();
+    lab.restart();
+    while let Err(error) = lab.client.revoke(&revocation("v", "a", 1)).await {
+        assert!(Instant::now() < deadline, "waited for the agent to serve: {error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

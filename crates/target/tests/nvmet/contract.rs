@@ -66,7 +66,7 @@ fn an_agent_that_came_back_at_another_address_is_noticed() {
     let settings = ClientSettings { short: Duration::from_secs(2), ..ClientSettings::default() };
     let client =
         lab.runtime.block_on(AgentClient::connect(Place::Unix(socket.clone()), None, settings)).unwrap();
-    let is_as_it_was = || lab.runtime.block_on(client.is_as_it_was());
+    let is_as_it_was = || lab.runtime.block_on(client.look()).as_it_was;
     assert!(is_as_it_was());
     first.shutdown_timeout(Duration::from_secs(5));
     assert!(is_as_it_was(), "silence says nothing");

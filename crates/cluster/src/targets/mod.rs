@@ -1,38 +1,37 @@
 //! Which targets there are, and the connections to their agents.
 //!
-//! **Flow.** Every node that runs an agent offers its own files: for each of these pods that is ready, a Target object is
-//! written. Every Target object, whoever wrote it, is connected, and told to the catalog; one whose address changed, or
-//! whose agent says something else of itself than before, is connected anew. What is known of it is in its status.
+//! **Flow.** Every pod that runs an agent offers its target (`offer.rs`): a Target object is written for it. Every Target object, whoever wrote it, is connected, and told to the catalog; one whose address changed, or
+//! whose agent says something else of itself than before, is connected anew. What is known of it is in its status (`show.rs`).
 //!
 //! **Guarantees.** A target is only ever the one of its name: an agent that says it is another is refused. A Target that was
 //! deleted stays, by its finalizer, as long as there is a volume or a snapshot on it. Of which storage it is, is stored before it is told to
 //! anybody: an agent that was started over an empty directory would prove that nobody was ever let in.
 
-use bowline_api::{Condition, Target, TargetSpec, TargetStatus};
+mod offer;
+mod show;
+
+pub use offer::of_node;
+
+use bowline_api::{Target, TargetStatus};
 use bowline_controller::Catalog;
 use bowline_core::{TargetId, Timestamp};
 use bowline_target::Provision;
-use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
+use bowline_target::agent::{AgentClient, ClientSettings, ConnectError, Look, Place, TlsFiles};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use self::offer::{PODS, offered};
+use self::show::{Heard, told};
 use crate::adopt::Adopter;
 use crate::events::{Remark, Speaker};
 
-/// Which pods of the controller's namespace run an agent beside them.
-const PODS: &str = "app.kubernetes.io/name=bowline,app.kubernetes.io/component in (node,target)";
-/// On a pod that serves a directory of several nodes: the name of its target.
-const LABEL: &str = "bowline.storage/target";
-/// The container that is the agent, and its port.
-const CONTAINER: &str = "target";
-const PORT: &str = "agent";
 const MANAGER: &str = "bowline-controller";
 /// How often what is known of a target is looked at again.
 const LOOK: Duration = Duration::from_secs(30);
@@ -102,13 +101,43 @@ enum TargetFailure {
     Field(String),
     /// The agent.
     #[error(transparent)]
-    Connect(#[from] bowline_target::agent::ConnectError),
+    Connect(#[from] ConnectError),
+    /// The agent is not what the object says.
+    #[error(
+        "its object says that it is of kind {object}, and the agent at {place} is of kind {agent}; start the agent with the right --export, \
+         or delete the object and write it anew"
+    )]
+    Kind {
+        /// What the object says.
+        object: &'static str,
+        /// What the agent says.
+        agent: String,
+        /// Where it is.
+        place: String,
+    },
     /// It still has something.
     #[error("it is not forgotten: {0}")]
     InUse(String),
     /// The API server.
     #[error(transparent)]
     Api(#[from] Box<kube::Error>),
+}
+
+impl TargetFailure {
+    /// Why it is not connected, in one word; nothing for what says nothing about its agent.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Field(_) => Some("BadName"),
+            Self::Connect(ConnectError::Unreachable { .. }) => Some(show::SILENT),
+            Self::Connect(ConnectError::NotServing { .. }) => Some("NotServing"),
+            Self::Connect(ConnectError::Protocol { .. }) => Some(show::OTHER_PROTOCOL),
+            Self::Connect(ConnectError::Unclear { .. }) => Some("Unclear"),
+            Self::Connect(ConnectError::Another { .. }) => Some("AnotherTarget"),
+            Self::Connect(ConnectError::OtherStorage { .. }) => Some("OtherStorage"),
+            Self::Kind { .. } => Some("OtherKind"),
+            Self::InUse(_) | Self::Api(_) => None,
+        }
+    }
 }
 
 /// Keeps targets connected until it is dropped. Only the leader runs this.
@@ -163,6 +192,11 @@ async fn connect(
     place: Place,
 ) -> Result<Connection, TargetFailure> {
     let agent = AgentClient::connect(place, Some(id), ClientSettings::default()).await?;
+    if agent.kind() != object.spec.kind.as_str() {
+        let (agent, place) = (agent.kind().to_owned(), agent.place().to_owned());
+        return Err(TargetFailure::Kind { object: object.spec.kind.as_str(), agent, place });
+    }
+    let agent = agent.also_in(object.spec.topology.clone());
     let mut known = installation(object).to_owned();
     agent.must_be(&known)?;
     if known != agent.installation() {
@@ -182,42 +216,6 @@ async fn connect(
     Ok(Connection { agent: Arc::new(agent), address: object.spec.address.clone(), installation: known })
 }
 
-/// The target that a node's own agent serves.
-pub fn of_node(node: &str) -> String {
-    format!("file-{node}")
-}
-
-/// What the agent in a pod offers; nothing while it is not ready, and nothing any more once it is being deleted: a Target that a
-/// person has deleted would come back while Bowline is removed, and keep its finalizer for ever.
-fn offered(pod: &Pod) -> Option<Target> {
-    if pod.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    let status = pod.status.as_ref()?;
-    let ready = status.container_statuses.iter().flatten().any(|one| one.name == CONTAINER && one.ready);
-    let spec = pod.spec.as_ref()?;
-    let container = spec.containers.iter().find(|one| one.name == CONTAINER)?;
-    let port = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(PORT))?;
-    let (node, address) = (spec.node_name.as_ref()?, status.pod_ip.as_ref().filter(|_| ready)?);
-    let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
-    let (name, topology) = match pod.labels().get(LABEL) {
-        // The agent itself says from where.
-        Some(name) => (name.clone(), BTreeMap::new()),
-        None => {
-            let host = (bowline_api::keys::TOPOLOGY_HOST.to_owned(), node.clone());
-            (of_node(node), BTreeMap::from([host]))
-        }
-    };
-    let address = format!("{address}:{}", port.container_port);
-    let mut target = Target::new(
-        &name,
-        TargetSpec { kind: bowline_api::TargetKind::File, address, topology, drain: false },
-    );
-    target.metadata.labels =
-        Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())]));
-    Some(target)
-}
-
 async fn offer(pod: Arc<Pod>, context: Arc<Context>) -> Result<Action, TargetFailure> {
     if let Some(target) = offered(&pod) {
         let api: Api<Target> = Api::all(context.client.clone());
@@ -232,7 +230,11 @@ async fn keep(target: Arc<Target>, context: Arc<Context>) -> Result<Action, Targ
     let kept = if target.metadata.deletion_timestamp.is_some() {
         context.forget(&target).await.map(|()| Action::await_change())
     } else {
-        context.connect(&target).await.map(|()| Action::requeue(LOOK))
+        let connected = context.connect(&target).await;
+        if let Err(failure) = &connected {
+            context.show_failure(&target, failure).await;
+        }
+        connected.map(|()| Action::requeue(LOOK))
     };
     if let Err(failure) = &kept {
         context.tell(&target, failure).await;
@@ -258,11 +260,11 @@ impl Context {
         self.catalog.drain_target(&id, target.spec.drain);
         let held = self.connections().0.get(&id).cloned();
         let held = match held.filter(|held| held.is_of(target)) {
-            Some(held) if held.agent.is_as_it_was().await => Some(held),
-            Some(_) | None => None,
+            Some(held) => Some((held.agent.look().await, held.agent)).filter(|(look, _)| look.as_it_was),
+            None => None,
         };
-        let agent = match held {
-            Some(held) => held.agent,
+        let (look, agent) = match held {
+            Some(held) => held,
             None => {
                 let place = Place::Tls { address: target.spec.address.clone(), files: self.tls.clone() };
                 let connection = connect(&self.client, target, &id, place).await?;
@@ -274,48 +276,44 @@ impl Context {
                 }
                 self.connections().0.insert(id, connection);
                 self.adopter.target_came();
-                agent
+                (agent.look().await, agent)
             }
         };
-        self.show(target, &agent).await
+        self.show(target, &agent, look).await
+    }
+
+    async fn show(&self, target: &Target, agent: &AgentClient, look: Look) -> Result<(), TargetFailure> {
+        let heard = Heard {
+            version: agent.version(),
+            least: agent.sizes().minimum,
+            clock: look.clock,
+            room: agent.capacity().await.map_err(|error| error.to_string()),
+        };
+        self.write(target, told(target, Ok(&heard), Timestamp::now())).await
+    }
+
+    /// What kept it from being connected, where people look first.
+    async fn show_failure(&self, target: &Target, failure: &TargetFailure) {
+        let Some(reason) = failure.reason() else { return };
+        let status = told(target, Err((reason, failure.to_string())), Timestamp::now());
+        if let Err(error) = self.write(target, status).await {
+            tracing::warn!(target = %target.name_any(), %error, "its object does not say what is wrong with it");
+        }
     }
 
     /// Writes what is known of a target, if it is not what its object says already.
-    async fn show(&self, target: &Target, agent: &AgentClient) -> Result<(), TargetFailure> {
-        let (capacity, answers) = match agent.capacity().await {
-            Ok(capacity) => (Some(capacity), Ok(())),
-            Err(error) => (None, Err(error.to_string())),
-        };
-        let before = target.status.clone().unwrap_or_default();
-        let shown = |bytes: fn(&bowline_target::Capacity) -> u64, before: &str| {
-            capacity.as_ref().map_or_else(|| before.to_owned(), |one| bowline_api::size_of(bytes(one)))
-        };
-        let status = TargetStatus {
-            capacity: shown(|one| one.total, &before.capacity),
-            free: shown(|one| one.available, &before.free),
-            version: agent.version().to_owned(),
-            conditions: vec![Condition::new(
-                TargetStatus::REACHABLE,
-                answers.is_ok(),
-                match answers {
-                    Ok(()) => ("Answers", "Its agent answers.".to_owned()),
-                    Err(error) => ("Silent", error),
-                },
-                before.conditions.iter().find(|one| one.kind == TargetStatus::REACHABLE),
-                Timestamp::now(),
-            )],
-            ..before.clone()
-        };
-        if status == before {
+    async fn write(&self, target: &Target, status: TargetStatus) -> Result<(), TargetFailure> {
+        if target.status.as_ref() == Some(&status) {
             return Ok(());
         }
         let api: Api<Target> = Api::all(self.client.clone());
         // Of which storage it is was written when it was connected; somebody may have emptied it since.
         let patch = serde_json::json!({ "status": TargetStatus { installation: String::new(), ..status } });
-        api.patch_status(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .map_err(Box::new)?;
-        Ok(())
+        match api.patch_status(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+            // Gone meanwhile.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => other.map(drop).map_err(|error| Box::new(error).into()),
+        }
     }
 
     async fn forget(&self, target: &Target) -> Result<(), TargetFailure> {
@@ -352,52 +350,5 @@ impl Context {
         tracing::warn!(target = %target.name_any(), error = %failure, "a target is not as its object says");
         let remark = Remark::warning("Connect", "TargetNotConnected", failure.to_string());
         self.speaker.say(&target.object_ref(&()), &remark).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pod(ready: bool, address: &str, container: &str) -> Pod {
-        serde_json::from_value(serde_json::json!({
-            "metadata": { "name": "bowline-node-x1" },
-            "spec": { "nodeName": "worker-1", "containers": [
-                { "name": "node" },
-                { "name": container, "ports": [{ "name": "agent", "containerPort": 8470 }] },
-            ]},
-            "status": { "podIP": address, "containerStatuses": [
-                { "name": "node", "ready": true, "image": "", "imageID": "", "restartCount": 0 },
-                { "name": container, "ready": ready, "image": "", "imageID": "", "restartCount": 0 },
-            ]},
-        }))
-        .unwrap_or_default()
-    }
-
-    #[test]
-    fn only_an_agent_that_is_ready_offers_its_target() {
-        let mut going = pod(true, "10.0.0.7", "target");
-        going.metadata.deletion_timestamp = serde_json::from_str(r#""2026-01-01T00:00:00Z""#).ok();
-        assert!(going.metadata.deletion_timestamp.is_some());
-        let rows = [
-            (going, None),
-            (pod(true, "10.0.0.7", "target"), Some("10.0.0.7:8470")),
-            (pod(true, "fd00::7", "target"), Some("[fd00::7]:8470")),
-            (pod(false, "10.0.0.7", "target"), None),
-            (pod(true, "10.0.0.7", "other"), None),
-            (Pod::default(), None),
-        ];
-        let mut shared = pod(true, "10.0.0.8", "target");
-        shared.labels_mut().insert(LABEL.to_owned(), "shared".to_owned());
-        let shared = offered(&shared).map(|target| (target.name_any(), target.spec.topology));
-        assert_eq!(shared, Some(("shared".to_owned(), BTreeMap::new())));
-        for (pod, address) in rows {
-            let target = offered(&pod);
-            assert_eq!(target.as_ref().map(|one| one.spec.address.as_str()), address);
-            if let Some(target) = target {
-                assert_eq!(target.name_any(), "file-worker-1");
-                assert_eq!(target.spec.topology["topology.bowline.storage/host"], "worker-1");
-            }
-        }
     }
 }

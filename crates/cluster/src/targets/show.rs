@@ -1,0 +1,208 @@
+//! What is known of a target, in its status: for people, and for `kubectl wait`.
+
+use bowline_api::{Condition, Target, TargetStatus, Truth, size_of};
+use bowline_core::Timestamp;
+use bowline_target::Capacity;
+use bowline_target::agent::ClockError;
+use std::time::Duration;
+
+/// Nobody answers.
+pub(super) const SILENT: &str = "Silent";
+/// It answers in words that the controller does not know.
+pub(super) const OTHER_PROTOCOL: &str = "OtherProtocol";
+const NOT_REACHABLE: &str = "NotReachable";
+
+/// How far an agent's clock may be off: certificates and the times of snapshots are read by both sides.
+const TOLERANCE: Duration = Duration::from_secs(5);
+
+/// The version of this program, and so of the controller.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What a target that is connected has said.
+pub(super) struct Heard<'a> {
+    /// The version of its agent.
+    pub(super) version: &'a str,
+    /// The least size that a volume can have there.
+    pub(super) least: u64,
+    /// How wrong its clock is, if it told.
+    pub(super) clock: Option<ClockError>,
+    /// How much room it has, or why it does not say.
+    pub(super) room: Result<Capacity, String>,
+}
+
+/// Why it holds or not, in a word and in a sentence.
+type Said = (Truth, &'static str, String);
+
+/// The status of a target that was heard of, or that is not connected for a reason, in a word and in a sentence.
+pub(super) fn told(
+    target: &Target,
+    heard: Result<&Heard<'_>, (&'static str, String)>,
+    now: Timestamp,
+) -> TargetStatus {
+    let mut status = target.status.clone().unwrap_or_default();
+    let heard = heard.map_err(|(reason, sentence)| (reason, sentenced(sentence)));
+    let rows = [
+        (TargetStatus::REACHABLE, reachable(&heard)),
+        (TargetStatus::COMPATIBLE, compatible(&heard)),
+        (TargetStatus::CLOCK_AGREES, clock_agrees(&heard)),
+        (TargetStatus::ACCEPTS_VOLUMES, accepts(target.spec.drain, &heard)),
+    ];
+    let condition = |(kind, (truth, reason, sentence)): (&str, Said)| {
+        let before = status.conditions.iter().find(|one| one.kind == kind);
+        Condition::new(kind, truth, (reason, sentence), before, now)
+    };
+    status.conditions = rows.into_iter().map(condition).collect();
+    if let Ok(heard) = heard {
+        heard.version.clone_into(&mut status.version);
+        if let Ok(room) = heard.room {
+            (status.capacity, status.free) = (size_of(room.total), size_of(room.available));
+        }
+    }
+    status
+}
+
+type Seen<'a, 'b> = Result<&'a Heard<'b>, (&'static str, String)>;
+
+fn reachable(seen: &Seen<'_, '_>) -> Said {
+    match seen {
+        Ok(Heard { room: Ok(_), .. }) => (Truth::True, "Answers", "Its agent answers.".to_owned()),
+        Ok(Heard { room: Err(error), .. }) => (Truth::False, SILENT, sentenced(error.clone())),
+        Err((reason, sentence)) => (Truth::False, reason, sentence.clone()),
+    }
+}
+
+fn compatible(seen: &Seen<'_, '_>) -> Said {
+    match seen {
+        Ok(Heard { version, .. }) if *version == VERSION => {
+            (Truth::True, "SameVersion", format!("Its agent has version {version}, as the controller."))
+        }
+        Ok(Heard { version, .. }) => {
+            let version = if version.is_empty() { "no version" } else { version };
+            let sentence =
+                format!("Its agent has {version}, and the controller {VERSION}; they understand each other.");
+            (Truth::True, "OtherVersion", sentence)
+        }
+        Err((OTHER_PROTOCOL, sentence)) => (Truth::False, OTHER_PROTOCOL, sentence.clone()),
+        Err(_) => nobody_asked(),
+    }
+}
+
+fn clock_agrees(seen: &Seen<'_, '_>) -> Said {
+    let Ok(heard) = seen else { return nobody_asked() };
+    match heard.clock {
+        None => (Truth::Unknown, "NotTold", "Its agent does not say what time it is.".to_owned()),
+        Some(clock) if clock.exceeds(TOLERANCE) => {
+            let (reason, word) = if clock.ahead > 0 { ("Ahead", "ahead of") } else { ("Behind", "behind") };
+            let seconds = clock.ahead.unsigned_abs() / 1000;
+            let sentence = format!(
+                "Its clock is {seconds} s {word} the controller's; certificates and the times of snapshots cannot be trusted. Let NTP set both."
+            );
+            (Truth::False, reason, sentence)
+        }
+        Some(_) => (Truth::True, "InStep", "Its clock agrees with the controller's.".to_owned()),
+    }
+}
+
+fn accepts(drain: bool, seen: &Seen<'_, '_>) -> Said {
+    if drain {
+        let sentence = "Nothing new is made here: spec.drain is set.".to_owned();
+        return (Truth::False, "Draining", sentence);
+    }
+    match seen {
+        Ok(Heard { room: Ok(room), least, .. }) if room.available < *least => {
+            let sentence =
+                format!("It is full: of {} nothing can be promised any more.", size_of(room.total));
+            (Truth::False, "Full", sentence)
+        }
+        Ok(Heard { room: Ok(_), .. }) => (Truth::True, "HasRoom", "New volumes can be made here.".to_owned()),
+        Ok(Heard { room: Err(_), .. }) | Err(_) => nobody_asked(),
+    }
+}
+
+fn nobody_asked() -> Said {
+    (Truth::Unknown, NOT_REACHABLE, "Its agent could not be asked; see Reachable.".to_owned())
+}
+
+/// As people write: with a capital letter and a full stop.
+fn sentenced(words: String) -> String {
+    let mut letters = words.chars();
+    let Some(first) = letters.next() else { return words };
+    let end = if words.ends_with(['.', '?', '!']) { "" } else { "." };
+    format!("{}{}{end}", first.to_uppercase(), letters.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bowline_api::{TargetKind, TargetSpec};
+
+    const ROOM: Capacity = Capacity { total: 8 << 30, free: 4 << 30, promised: 0, available: 2 << 30 };
+
+    fn target(drain: bool) -> Target {
+        let address = "10.0.0.5:9460".to_owned();
+        let spec = TargetSpec { kind: TargetKind::Nvmet, address, topology: Default::default(), drain };
+        Target::new("nvme-1", spec)
+    }
+
+    /// Each condition's first letter of its status, and its reason.
+    fn shown(status: &TargetStatus) -> Vec<String> {
+        let one = |one: &Condition| format!("{}={:?}/{}", one.kind, one.status, one.reason);
+        status.conditions.iter().map(one).collect()
+    }
+
+    fn clock(ahead: i64) -> Option<ClockError> {
+        Some(ClockError { ahead, doubt: 3 })
+    }
+
+    #[test]
+    fn what_was_heard_becomes_conditions_and_numbers() {
+        let good = || Heard { version: VERSION, least: 1 << 20, clock: clock(200), room: Ok(ROOM) };
+        let all = ["Reachable=True/Answers", "Compatible=True/SameVersion", "ClockAgrees=True/InStep"];
+        let full = Capacity { available: 1000, ..ROOM };
+        let silent = || Err("no answer within 25s".to_owned());
+        for (drain, heard, at, expected) in [
+            (false, good(), 3, "AcceptsVolumes=True/HasRoom"),
+            (true, good(), 3, "AcceptsVolumes=False/Draining"),
+            (false, Heard { room: Ok(full), ..good() }, 3, "AcceptsVolumes=False/Full"),
+            (false, Heard { room: silent(), ..good() }, 3, "AcceptsVolumes=Unknown/NotReachable"),
+            (true, Heard { room: silent(), ..good() }, 3, "AcceptsVolumes=False/Draining"),
+            (false, Heard { room: silent(), ..good() }, 0, "Reachable=False/Silent"),
+            (false, Heard { version: "9.9.9", ..good() }, 1, "Compatible=True/OtherVersion"),
+            (false, Heard { clock: clock(-7_000), ..good() }, 2, "ClockAgrees=False/Behind"),
+            (false, Heard { clock: clock(7_000), ..good() }, 2, "ClockAgrees=False/Ahead"),
+            (false, Heard { clock: clock(5_002), ..good() }, 2, "ClockAgrees=True/InStep"),
+            (false, Heard { clock: None, ..good() }, 2, "ClockAgrees=Unknown/NotTold"),
+        ] {
+            let status = told(&target(drain), Ok(&heard), Timestamp::UNIX_EPOCH);
+            let shown = shown(&status);
+            assert_eq!((shown.len(), shown[at].as_str()), (4, expected));
+            if at == 3 && heard.room.is_ok() {
+                assert_eq!(shown[..3], all);
+                assert_eq!((status.capacity.as_str(), status.version.as_str()), ("8Gi", VERSION));
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_that_is_not_connected_says_why_and_keeps_its_numbers() {
+        let mut known = target(false);
+        let heard = Heard { version: "1", least: 1, clock: None, room: Ok(ROOM) };
+        known.status = Some(told(&known, Ok(&heard), Timestamp::UNIX_EPOCH));
+        let later = Timestamp::UNIX_EPOCH + Duration::from_secs(60);
+        let why = ("NotServing", "the agent cannot serve yet: no modules".to_owned());
+        let status = told(&known, Err(why), later);
+        assert_eq!((status.free.as_str(), status.version.as_str()), ("2Gi", "1"));
+        let reachable = &status.conditions[0];
+        assert_eq!(reachable.message, "The agent cannot serve yet: no modules.");
+        assert_eq!(reachable.last_transition_time.as_deref(), Some("1970-01-01T00:01:00Z"));
+        let expected = [
+            "Reachable=False/NotServing",
+            "Compatible=Unknown/NotReachable",
+            "ClockAgrees=Unknown/NotReachable",
+            "AcceptsVolumes=Unknown/NotReachable",
+        ];
+        assert_eq!(shown(&status), expected);
+        let other = told(&known, Err((OTHER_PROTOCOL, "it speaks another".to_owned())), later);
+        assert_eq!(shown(&other)[1], "Compatible=False/OtherProtocol");
+    }
+}

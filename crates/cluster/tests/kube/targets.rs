@@ -1,0 +1,183 @@
+//! What the status of a Target says, with real agents behind it.
+
+use bowline_api::{Condition, Target, TargetStatus};
+use bowline_cluster::adopt::{Adopter, AdopterParts};
+use bowline_cluster::credentials::{AGENT, Authority, CONTROLLER};
+use bowline_cluster::targets::{self, Connections};
+use bowline_core::{TargetId, Timestamp};
+use bowline_target::agent::{AgentServer, Listener, TlsFiles, refuse};
+use bowline_testkit::SimTarget;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::people::running;
+use crate::world::{World, wait_for};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A controller that keeps targets connected, and what agents show it.
+struct Site {
+    world: World,
+    catalog: bowline_controller::Catalog,
+    agents: TlsFiles,
+    _running: bowline_cluster::Running,
+    _keeping: tokio::task::JoinHandle<()>,
+    _place: tempfile::TempDir,
+}
+
+impl Site {
+    async fn new() -> Option<Self> {
+        let world = World::new().await?;
+        world.define().await;
+        let place = tempfile::tempdir().unwrap();
+        let authority = Authority::make(Timestamp::now()).unwrap();
+        for (directory, name) in [("agent", AGENT), ("controller", CONTROLLER)] {
+            let made = authority.sign(name, Timestamp::now()).unwrap();
+            made.write(&place.path().join(directory)).unwrap();
+        }
+        let (catalog, running) = running(&world, None, None).await;
+        let adopter = Adopter::new(AdopterParts {
+            client: world.client.clone(),
+            store: Arc::clone(&world.store),
+            catalog: catalog.clone(),
+            attacher: running.attacher.clone(),
+            unfinished: false,
+        });
+        let keeping = tokio::spawn(targets::run(targets::Parts {
+            client: world.client.clone(),
+            namespace: "default".to_owned(),
+            catalog: catalog.clone(),
+            tls: TlsFiles::new(place.path().join("controller")),
+            speaker: running.speaker.clone(),
+            connections: Connections::default(),
+            adopter,
+        }));
+        let agents = TlsFiles::new(place.path().join("agent"));
+        Some(Self { world, catalog, agents, _running: running, _keeping: keeping, _place: place })
+    }
+
+    async fn listener(&self) -> (Listener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (Listener::Tls { listener, files: self.agents.clone() }, address)
+    }
+
+    /// An agent of this kind and version; where it is.
+    async fn agent(
+        &self,
+        id: &str,
+        (kind, version): (&str, &str),
+        more: impl FnOnce(AgentServer) -> AgentServer,
+    ) -> String {
+        let (listener, address) = self.listener().await;
+        let server = more(AgentServer::new(Arc::new(SimTarget::new(id)), kind, version));
+        tokio::spawn(server.run(listener, std::future::pending()));
+        address
+    }
+
+    async fn object(&self, name: &str, kind: &str, address: &str) {
+        let spec = json!({"kind": kind, "address": address, "topology": {"zone": "z1"}});
+        let object = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "Target", "metadata": {"name": name}, "spec": spec});
+        self.world.create::<Target>(object).await;
+    }
+
+    async fn status(&self, name: &str) -> TargetStatus {
+        self.world.api::<Target>().get(name).await.unwrap().status.unwrap_or_default()
+    }
+
+    /// Waits until a condition has this status and reason, and gives its sentence.
+    async fn until(&self, name: &str, expected: &str) -> String {
+        let shown = |one: &Condition| format!("{}={:?}/{}", one.kind, one.status, one.reason);
+        wait_for(&format!("{name} to say {expected}"), async || {
+            let conditions = self.status(name).await.conditions;
+            conditions.iter().find(|one| shown(one) == expected).map(|one| one.message.clone())
+        })
+        .await
+    }
+
+    fn is_connected(&self, name: &str) -> bool {
+        self.catalog.targets().iter().any(|one| one.id() == &TargetId::new(name).unwrap())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_says_whether_it_is_reached_understood_in_step_and_open_to_volumes() {
+    let Some(site) = Site::new().await else { return };
+    let address = site.agent("good", ("nvmet", VERSION), |server| server).await;
+    site.object("good", "nvmet", &address).await;
+    for expected in ["Reachable=True/Answers", "Compatible=True/SameVersion", "ClockAgrees=True/InStep"] {
+        site.until("good", expected).await;
+    }
+    site.until("good", "AcceptsVolumes=True/HasRoom").await;
+    assert_eq!(site.status("good").await.version, VERSION);
+    let all = site.catalog.targets();
+    let good = all.iter().find(|one| one.id().as_str() == "good").unwrap();
+    assert_eq!(good.topology()["zone"], "z1", "what the object says counts, too");
+
+    let drain = json!({"spec": {"drain": true}});
+    let targets = site.world.api::<Target>();
+    targets.patch("good", &PatchParams::default(), &Patch::Merge(&drain)).await.unwrap();
+    site.until("good", "AcceptsVolumes=False/Draining").await;
+
+    let slow = |server: AgentServer| server.with_clock(|| Timestamp::now() - Duration::from_secs(3600));
+    let address = site.agent("slow", ("nvmet", "0.0.1"), slow).await;
+    site.object("slow", "nvmet", &address).await;
+    let told = site.until("slow", "ClockAgrees=False/Behind").await;
+    // However long the question took.
+    assert!(
+        told.starts_with("Its clock is 3600 s behind") || told.starts_with("Its clock is 3599 s"),
+        "{told}"
+    );
+    let told = site.until("slow", "Compatible=True/OtherVersion").await;
+    assert!(told.contains("0.0.1") && told.contains(VERSION), "{told}");
+    site.until("slow", "Reachable=True/Answers").await;
+    for name in ["good", "slow"] {
+        targets.delete(name, &DeleteParams::default()).await.unwrap();
+        wait_for("the target to be forgotten", async || {
+            targets.get_opt(name).await.unwrap().is_none().then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_something_else_than_its_object_says_is_refused_with_the_reason() {
+    let Some(site) = Site::new().await else { return };
+    let file = site.agent("files", ("file", VERSION), |server| server).await;
+    let future = site.agent("future", ("nvmet", "7.0.0"), |server| server.saying_protocol(7)).await;
+    let (listener, missing) = site.listener().await;
+    let (why, said) = watch::channel("the module nvmet is not loaded; modprobe nvmet".to_owned());
+    tokio::spawn(refuse(said, listener, std::future::pending()));
+    let rows = [
+        ("files", &file, "Reachable=False/OtherKind", "is of kind nvmet, and the agent at", "Unknown"),
+        ("other", &file, "Reachable=False/AnotherTarget", "is that of target files, not of other", "Unknown"),
+        ("future", &future, "Reachable=False/OtherProtocol", "upgrade the controller", "False"),
+        ("missing", &missing, "Reachable=False/NotServing", "cannot serve yet: the module nvmet", "Unknown"),
+        ("nobody", &"127.0.0.1:1".to_owned(), "Reachable=False/Silent", "does not answer", "Unknown"),
+    ];
+    for (name, address, expected, words, compatible) in rows {
+        site.object(name, "nvmet", address).await;
+        let told = site.until(name, expected).await;
+        assert!(told.contains(words), "{told}");
+        let conditions = site.status(name).await.conditions;
+        let found = conditions.iter().find(|one| one.kind == TargetStatus::COMPATIBLE).unwrap();
+        assert_eq!(format!("{:?}", found.status), compatible, "{name}");
+        assert!(!site.is_connected(name), "{name}");
+    }
+    // What changes is told anew, without a change of the object.
+    why.send_replace("the disk is not mounted".to_owned());
+    wait_for("the other reason", async || {
+        let conditions = site.status("missing").await.conditions;
+        conditions.iter().any(|one| one.message.contains("the disk is not mounted")).then_some(())
+    })
+    .await;
+    let targets = site.world.api::<Target>();
+    for object in targets.list(&Default::default()).await.unwrap() {
+        targets.delete(&object.name_any(), &DeleteParams::default()).await.unwrap();
+    }
+}
