@@ -4,9 +4,9 @@ use anyhow::{Context, Result};
 use bowline_core::{NodeId, TargetId};
 use bowline_csi::{Endpoint, OwnedSocket};
 use bowline_host::{Host, Roots};
-use bowline_target::agent::{AgentServer, Listener, TlsFiles};
+use bowline_target::agent::{self, AgentServer, Listener, TlsFiles};
 use bowline_target::file::{FileTarget, Policy, Settings};
-use bowline_target::{Capacity, Provision};
+use bowline_target::{Capacity, FILE, NVMET, Provision};
 use bowline_web::Probe;
 use clap::{Args, Subcommand, ValueEnum};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +33,8 @@ use crate::up::{stopped, until};
 const LOOK: Duration = Duration::from_secs(1);
 /// How often somebody is reminded that they are not.
 const REMIND: u32 = 30;
+/// How often a machine that misses something is looked at again.
+const AGAIN: Duration = Duration::from_secs(10);
 /// How often the room is measured for those who count.
 const MEASURE: Duration = Duration::from_secs(15);
 
@@ -68,9 +70,13 @@ pub struct TargetArgs {
     #[arg(long, env = "BOWLINE_EXPORT", value_enum, default_value_t = Export::Loop, value_name = "loop|nvmet", hide_possible_values = true)]
     pub export: Export,
 
-    /// Where this machine's kernel listens for NVMe/TCP, and where nodes are told to connect; several with commas.
+    /// Where this machine's kernel listens for NVMe/TCP, and where nodes are told to connect: IP, or IP:PORT; several with commas.
     #[arg(long, env = "BOWLINE_NVME_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
-    pub nvme_listen: Vec<SocketAddr>,
+    pub nvme_listen: Vec<NvmeAddress>,
+
+    /// The port of those addresses that name none.
+    #[arg(long, env = "BOWLINE_NVME_PORT", value_name = "PORT", default_value_t = 4420)]
+    pub nvme_port: u16,
 
     /// The directory with ca.crt, tls.crt and tls.key. They may come later, and may be replaced.
     #[arg(long, env = "BOWLINE_TLS", value_name = "DIR", value_parser = absolute_path)]
@@ -160,7 +166,8 @@ impl TargetConfig {
         let (Some(id), Some(directory), Some(listen)) = (args.id, args.directory, args.listen) else {
             return Err(wrong("target", "--id, --directory and --listen are needed"));
         };
-        nvme_addresses(args.export, &args.nvme_listen).map_err(|error| wrong("--nvme-listen", &error))?;
+        let nvme: Vec<SocketAddr> = args.nvme_listen.iter().map(|one| one.with(args.nvme_port)).collect();
+        nvme_addresses(args.export, &nvme).map_err(|error| wrong("--nvme-listen", &error))?;
         if let (Listen::Address(address), None) = (&listen, &args.tls) {
             let error = "an address needs --tls, a directory with ca.crt, tls.crt and tls.key; without certificates \
                          only a unix socket is served";
@@ -194,7 +201,7 @@ impl TargetConfig {
                 overcommit: args.overcommit.unwrap_or_default().percent(),
                 reserve: args.reserve.map_or(64 << 20, |reserve| reserve.0),
             },
-            nvme: args.nvme_listen,
+            nvme,
             http,
         })
     }
@@ -225,6 +232,37 @@ fn nvme_addresses(export: Export, addresses: &[SocketAddr]) -> Result<(), String
         }
     }
     Ok(())
+}
+
+/// Where the kernel listens, with a port or without. Whoever is told an address by somebody else (a pod by the kubelet) need not know
+/// whether it is one that stands in brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NvmeAddress {
+    /// At the port of all that name none.
+    Bare(IpAddr),
+    /// At this port.
+    Whole(SocketAddr),
+}
+
+impl NvmeAddress {
+    fn with(self, port: u16) -> SocketAddr {
+        match self {
+            Self::Bare(address) => SocketAddr::new(address, port),
+            Self::Whole(address) => address,
+        }
+    }
+}
+
+impl FromStr for NvmeAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let whole = || text.parse().map(Self::Whole).ok();
+        let bare = || text.parse().map(Self::Bare).ok();
+        whole()
+            .or_else(bare)
+            .ok_or_else(|| format!("{text:?} is no address; write 10.0.0.1 or 10.0.0.1:4420"))
+    }
 }
 
 /// Where controllers reach an agent.
@@ -299,10 +337,11 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
             Probe { registry: Arc::clone(&registry), ready: Arc::new(move || ready.borrow().clone()) };
         answer_probes(address, probe, stop.clone()).await?;
     }
-    let target = Arc::new(open(&config).await?);
+    let Some(target) = opened(&config, &progress, stop.clone()).await? else { return Ok(()) };
+    let target = Arc::new(target);
     tokio::spawn(measure(Arc::clone(&target) as _, Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
-    let kind = if config.nvme.is_empty() { "file" } else { "nvmet" };
+    let kind = if config.nvme.is_empty() { FILE } else { NVMET };
     let server = AgentServer::new(target, kind, env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
     let _ = progress.send_replace(Ok(()));
     if let Err(error) = notify::notify(State::Ready) {
@@ -317,6 +356,58 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     server.run(listener, ending).await?;
     let _ = notify::notify(State::Stopping);
     Ok(())
+}
+
+/// The target; `None` if it was told to stop before it could be opened.
+///
+/// What an export over NVMe/TCP misses on its machine (a module, a disk that is not mounted) may come later, and whoever waits for it sits
+/// at the controller: so the agent stays, tells everybody who asks what it is, and tries again. On a socket there is
+/// nobody else to tell, and it ends.
+async fn opened(
+    config: &TargetConfig,
+    progress: &watch::Sender<Result<(), String>>,
+    stop: watch::Receiver<bool>,
+) -> Result<Option<FileTarget>> {
+    let error = match open(config).await {
+        Ok(target) => return Ok(Some(target)),
+        Err(error) if config.nvme.is_empty() || matches!(config.listen, Listen::Socket(_)) => {
+            return Err(error);
+        }
+        Err(error) => format!("{error:#}"),
+    };
+    tracing::error!(error, "nothing can be served; it is tried again every {AGAIN:?}");
+    let Some((listener, _)) = listen(config, progress, stop.clone()).await? else { return Ok(None) };
+    let why = watch::Sender::new(error.clone());
+    let _ = progress.send_replace(Err(error));
+    let mut target = None;
+    let ending = async {
+        tokio::select! {
+            opened = try_again(config, &why, progress) => target = Some(opened),
+            () = until(stop) => {}
+        }
+    };
+    agent::refuse(why.subscribe(), listener, ending).await?;
+    Ok(target)
+}
+
+/// Tries until it can be opened, and tells what is missing whenever that is something else.
+async fn try_again(
+    config: &TargetConfig,
+    why: &watch::Sender<String>,
+    progress: &watch::Sender<Result<(), String>>,
+) -> FileTarget {
+    loop {
+        tokio::time::sleep(AGAIN).await;
+        let error = match open(config).await {
+            Ok(target) => return target,
+            Err(error) => format!("{error:#}"),
+        };
+        if *why.borrow() != error {
+            tracing::error!(error, "nothing can be served");
+            why.send_replace(error.clone());
+            let _ = progress.send_replace(Err(error));
+        }
+    }
 }
 
 async fn open(config: &TargetConfig) -> Result<FileTarget> {
@@ -452,6 +543,13 @@ mod tests {
         let exported =
             ["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "10.0.0.1:4420,[fd00::1]:4420"];
         assert_eq!(load(&exported).unwrap().nvme.len(), 2);
+        let bare =
+            ["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "10.0.0.1,fd00::1,[fd00::2]:9"];
+        let at =
+            |typed: &[&str]| load(typed).unwrap().nvme.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(at(&bare), ["10.0.0.1:4420", "[fd00::1]:4420", "[fd00::2]:9"]);
+        let ported = [&bare[..], &["--nvme-port", "4430"]].concat();
+        assert_eq!(at(&ported), ["10.0.0.1:4430", "[fd00::1]:4430", "[fd00::2]:9"]);
     }
 
     #[test]
@@ -480,6 +578,8 @@ mod tests {
                 ],
                 "named twice",
             ),
+            (&["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "eth0"], "is no address"),
+            (&["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", ""], "is no address"),
             (&["--export", "loop"], "required arguments were not provided"),
         ] {
             let error = load(typed).unwrap_err();

@@ -193,3 +193,42 @@ fn a_machine_that_cannot_export_says_what_is_missing() {
         "{said}"
     );
 }
+
+/// Who waits for it sits at the controller, and not beside its log.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_cannot_export_stays_and_tells_its_controller_what_is_missing() {
+    if Path::new("/sys/kernel/config/nvmet").exists() {
+        bowline_testkit::say(
+            "not run: a_machine_that_cannot_export_stays_and_tells_its_controller_what_is_missing (this one can)",
+        );
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name);
+    init(&path("made"));
+    let (port, http) = (free_port(), free_port());
+    let child = Command::new(BOWLINE)
+        .args(["target", "--id", "a", "--export", "nvmet", "--nvme-listen", "127.0.0.1"])
+        .args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{http}")])
+        .arg("--directory")
+        .arg(path("volumes"))
+        .arg("--tls")
+        .arg(path("made/agent"))
+        .stderr(std::fs::File::create(path("log")).unwrap())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut agent = Running(child);
+    let missing = "the module nvmet is not loaded; modprobe nvmet";
+    let told = || get(http, "/readyz").filter(|answer| answer.contains(missing));
+    let answer = wait_until("the agent to say what is missing", told);
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(std::fs::read_to_string(path("log")).unwrap().contains(missing));
+    let at =
+        Place::Tls { address: format!("127.0.0.1:{port}"), files: TlsFiles::new(path("made/controller")) };
+    let error = AgentClient::connect(at, None, ClientSettings::default()).await.unwrap_err().to_string();
+    assert!(error.contains("cannot serve yet") && error.contains(missing), "{error}");
+    run("kill", ["-TERM", &agent.0.id().to_string()]);
+    let status = tokio::task::spawn_blocking(move || agent.0.wait().unwrap()).await.unwrap();
+    assert!(status.success(), "{status}\n{}", std::fs::read_to_string(path("log")).unwrap());
+}
