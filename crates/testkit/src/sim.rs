@@ -15,6 +15,7 @@ pub struct SimTarget {
     pub(crate) silent: AtomicBool,
     pub(crate) stored: Mutex<crate::storage::Storage>,
     pub(crate) copying: tokio::sync::watch::Sender<bool>,
+    pub(crate) kind: &'static str,
     two_may_migrate: AtomicBool,
 }
 
@@ -30,8 +31,16 @@ impl SimTarget {
             silent: AtomicBool::new(false),
             stored: Mutex::default(),
             copying: tokio::sync::watch::Sender::new(true),
+            kind: bowline_target::FILE,
             two_may_migrate: AtomicBool::new(false),
         }
+    }
+
+    /// Of another kind than that of files.
+    #[must_use]
+    pub fn of_kind(mut self, kind: &'static str) -> Self {
+        self.kind = kind;
+        self
     }
 
     /// Over other storage.

@@ -124,6 +124,10 @@ impl Provision for SimTarget {
         Sizes { minimum: 1 << 20, maximum: 1 << 40, multiple: 4096 }
     }
 
+    fn kind(&self) -> &str {
+        self.kind
+    }
+
     fn topology(&self) -> BTreeMap<String, String> {
         self.stored.lock().unwrap().topology.clone()
     }

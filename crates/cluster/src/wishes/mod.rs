@@ -284,6 +284,7 @@ fn new_volume(object: &Volume) -> Result<NewVolume, WishFailure> {
             .map(TargetId::new)
             .transpose()
             .map_err(|error| field("spec.target", error))?,
+        kind: None,
         place: TopologyRequirement::default(),
     })
 }

@@ -349,6 +349,7 @@ pub(crate) async fn create(catalog: &Catalog, name: &str) -> Volume {
         source: None,
         settings: Settings::default(),
         target: None,
+        kind: None,
         place: bowline_csi::TopologyRequirement::default(),
     };
     catalog.create_volume(order, LONG).await.unwrap()

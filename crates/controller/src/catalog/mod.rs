@@ -55,6 +55,8 @@ pub struct NewVolume {
     pub settings: Settings,
     /// On which target it is to be; the catalog chooses one if not given.
     pub target: Option<TargetId>,
+    /// Of which kind that target has to be; any if not given.
+    pub kind: Option<String>,
     /// From where it has to be reachable.
     pub place: TopologyRequirement,
 }

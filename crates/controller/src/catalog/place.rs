@@ -34,10 +34,38 @@ fn preference(target: &dyn Provision, requirement: &TopologyRequirement) -> usiz
     preferred.unwrap_or(requirement.preferred.len())
 }
 
+/// How near a target is to where a volume is wanted first: one that can be reached from there and not from everywhere is nearer. What
+/// is wanted nowhere in particular is near to everything.
+fn nearness(target: &dyn Provision, requirement: &TopologyRequirement) -> usize {
+    if requirement.preferred.is_empty() { 0 } else { target.topology().len() }
+}
+
+/// Those of the kind that is asked for.
+fn of_kind(candidates: Vec<Connected>, order: &NewVolume) -> Result<Vec<Connected>, Failure> {
+    let Some(kind) = &order.kind else { return Ok(candidates) };
+    let (right, others): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|one| one.kind() == kind);
+    match (right.is_empty(), others.as_slice(), &order.source, &order.target) {
+        (false, ..) => Ok(right),
+        // The only one that could be meant, and no other will come.
+        (true, [only], source, target) if source.is_some() || target.is_some() => {
+            let sentence =
+                format!("parameters[kind] is {kind}, but target {} is of kind {}", only.id(), only.kind());
+            Err(Failure::new(Why::Unsupported, sentence))
+        }
+        (true, ..) => {
+            let sentence = format!("no target of kind {kind} is connected; ask again when one is");
+            Err(Failure::new(Why::Unreachable, sentence))
+        }
+    }
+}
+
 impl Inner {
     /// What is wrong with a volume that exists already for somebody who asks for it from elsewhere.
     pub(crate) fn out_of_reach(&self, volume: &Volume, order: &NewVolume) -> Option<String> {
         let target = self.target(&volume.target).ok()?;
+        if order.kind.as_ref().is_some_and(|kind| kind != target.kind()) {
+            return Some(format!("it is on target {}, which is of kind {}", volume.target, target.kind()));
+        }
         let reachable = is_reachable(target.as_ref(), &order.place);
         (!reachable).then(|| {
             format!("it is on target {}, which cannot be reached from where it has to be", volume.target)
@@ -45,7 +73,7 @@ impl Inner {
     }
 
     /// The target for a new volume: the one that is named, the one of its source, or among those that can be reached from
-    /// where it has to be and have room the most preferred one, and then the one with the most room.
+    /// where it has to be and have room the most preferred one, then the nearest, and then the one with the most room.
     pub(crate) async fn choose_target(
         &self,
         order: &NewVolume,
@@ -64,7 +92,9 @@ impl Inner {
         }
         let mut rooms = self.rooms(fitting).await?;
         rooms.sort_by_key(|(target, room)| {
-            (preference(target.as_ref(), &order.place), Reverse(room.available), target.id().clone())
+            let (target, wanted) = (target.as_ref(), &order.place);
+            let near = Reverse(nearness(target, wanted));
+            (preference(target, wanted), near, Reverse(room.available), target.id().clone())
         });
         let roomy = rooms.iter().find(|(one, room)| fits(one).is_ok_and(|size| size <= room.available));
         if let Some((target, _)) = roomy {
@@ -96,6 +126,7 @@ impl Inner {
         if candidates.is_empty() {
             return Err(Failure::new(Why::Unreachable, "no target is connected; ask again when one is"));
         }
+        let candidates = of_kind(candidates, order)?;
         let names: Vec<String> = candidates.iter().map(|target| target.id().to_string()).collect();
         let reachable: Vec<_> =
             candidates.into_iter().filter(|one| is_reachable(one.as_ref(), &order.place)).collect();

@@ -3,6 +3,7 @@
 
 use bowline_core::{AccessMode, FsType, MigrationTimeout, TargetId};
 use bowline_csi::{Access, Attributes, VolumeCapability};
+use bowline_target::{FILE, NVMET};
 
 use crate::catalog::Change;
 use crate::failure::{Failure, Why};
@@ -13,6 +14,7 @@ const OF_KUBERNETES: &str = "csi.storage.k8s.io/";
 
 const FS_TYPE: &str = "fsType";
 const TARGET: &str = "target";
+const KIND: &str = "kind";
 const MIGRATABLE: &str = "migratable";
 const DELETION_PROTECTION: &str = "deletionProtection";
 const DISCARD: &str = "discard";
@@ -32,6 +34,8 @@ pub(crate) struct Class {
     pub(crate) fs: Option<FsType>,
     /// On which target volumes are made.
     pub(crate) target: Option<TargetId>,
+    /// Of which kind that target is.
+    pub(crate) kind: Option<&'static str>,
     /// What can be changed later.
     pub(crate) change: Change,
 }
@@ -44,12 +48,21 @@ pub(crate) fn of_class(parameters: &Attributes) -> Result<Class, Failure> {
         } else if key == TARGET {
             let target = TargetId::new(value);
             class.target = Some(target.map_err(|error| unsupported(format!("parameters[target]: {error}")))?);
+        } else if key == KIND {
+            class.kind = Some(kind(value)?);
         } else if !set(&mut class.change, "parameters", key, value)? {
-            let known = [FS_TYPE, TARGET, MIGRATABLE, DELETION_PROTECTION, DISCARD].join(", ");
+            let known = [FS_TYPE, TARGET, KIND, MIGRATABLE, DELETION_PROTECTION, DISCARD].join(", ");
             return Err(unsupported(format!("parameters[{}] is not known; known are {known}", shown(key))));
         }
     }
     Ok(class)
+}
+
+fn kind(value: &str) -> Result<&'static str, Failure> {
+    let found = [FILE, NVMET].into_iter().find(|kind| *kind == value);
+    found.ok_or_else(|| {
+        unsupported(format!("parameters[{KIND}] is {}; it must be {FILE} or {NVMET}", shown(value)))
+    })
 }
 
 /// What can be changed later.

@@ -38,6 +38,7 @@ impl ControllerService {
             }),
             settings: parameters::settings(&class.change, &given),
             target: class.target,
+            kind: class.kind.map(str::to_owned),
             place: request.accessibility,
         };
         let volume = self.catalog.create_volume(order, wait).await?;
@@ -138,7 +139,13 @@ impl ControllerService {
             }
             Err(failure) => return Err(ValidateCapabilitiesError::Unreachable(failure.sentence)),
         };
-        let (confirmed, message) = match agrees(&volume, &request) {
+        let kind = self
+            .catalog
+            .targets()
+            .iter()
+            .find(|one| *one.id() == volume.target)
+            .map(|one| one.kind().to_owned());
+        let (confirmed, message) = match agrees(&volume, kind.as_deref(), &request) {
             Ok(()) => (
                 Some(Confirmed {
                     volume_context: given.volume_context,
@@ -163,6 +170,7 @@ impl ControllerService {
         let matching = self.catalog.targets().into_iter().filter(|target| {
             usable
                 && class.target.as_ref().is_none_or(|named| named == target.id())
+                && class.kind.is_none_or(|kind| kind == target.kind())
                 && request.topology.as_ref().is_none_or(|from| place::reaches(target.as_ref(), from))
         });
         let matching: Vec<_> = matching.collect();
@@ -216,7 +224,7 @@ pub(crate) fn suits(
 }
 
 /// Whether everything that a caller believes of a volume is so.
-fn agrees(volume: &Volume, request: &ValidateCapabilities) -> Result<(), Failure> {
+fn agrees(volume: &Volume, kind: Option<&str>, request: &ValidateCapabilities) -> Result<(), Failure> {
     for (index, capability) in request.capabilities.iter().enumerate() {
         suits(volume, capability, &format!("volume_capabilities[{index}]"))?;
     }
@@ -230,6 +238,12 @@ fn agrees(volume: &Volume, request: &ValidateCapabilities) -> Result<(), Failure
     let class = parameters::of_class(&request.parameters)?;
     if class.target.is_some_and(|target| target != volume.target) {
         let sentence = format!("parameters[target]: volume {} is on {}", volume.id, volume.target);
+        return Err(Failure::new(Why::Unsupported, sentence));
+    }
+    if let (Some(believed), Some(kind)) = (class.kind, kind)
+        && believed != kind
+    {
+        let sentence = format!("parameters[kind]: volume {} is on a target of kind {kind}", volume.id);
         return Err(Failure::new(Why::Unsupported, sentence));
     }
     if class.fs.is_some_and(|fs| fs != volume.fs) {

@@ -126,6 +126,52 @@ async fn a_target_that_says_too_late_that_it_is_full_leaves_nothing_and_the_next
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_class_names_the_kind_of_its_targets_and_without_one_what_is_near_comes_first() {
+    let world = World::new();
+    let exported = |id: &str, room| {
+        let target = SimTarget::new(id).of_kind(bowline_target::NVMET);
+        target.set_topology(&[]);
+        target.set_room(room);
+        Arc::new(target)
+    };
+    let (a, b) = (target("a", "ha", 50 * GIB), target("b", "hb", 60 * GIB));
+    let (near, far) = (exported("near", 70 * GIB), exported("far", 80 * GIB));
+    let catalog = on(&world, &[&a, &b, &near]).await;
+    let service = ControllerService::new(catalog.clone());
+    let of = |kind: &str| HashMap::from([("kind".to_owned(), kind.to_owned())]);
+    let asked = |kind: &str, request| wire::CreateVolumeRequest { parameters: of(kind), ..request };
+    let target_of = |volume: &wire::Volume| volume.volume_context["bowline.storage/target"].clone();
+    catalog.add_target(far).await.unwrap();
+    for (request, expected) in [
+        (asked("nvmet", new("exported")), "far"),
+        (asked("file", new("files")), "b"),
+        (asked("nvmet", from("from-a", &["ha"], &["ha"])), "far"),
+        (new("anywhere"), "far"),
+        (from("here", &["ha", "hb"], &["ha", "hb"]), "a"),
+    ] {
+        let called = request.name.clone();
+        let volume = made(&catalog, request.clone()).await.unwrap();
+        assert_eq!(target_of(&volume), expected, "{called}");
+        assert_eq!(made(&catalog, request).await.unwrap(), volume, "{called}: asked again, the same one");
+    }
+    for (request, code, words) in [
+        (asked("tape", new("x")), Code::InvalidArgument, "it must be file or nvmet"),
+        (asked("file", new("exported")), Code::AlreadyExists, "is of kind nvmet"),
+    ] {
+        let status = made(&catalog, request).await.unwrap_err();
+        assert!(status.code() == code && status.message().contains(words), "{status}");
+    }
+    let mut both = asked("nvmet", new("both"));
+    both.parameters.insert("target".to_owned(), "a".to_owned());
+    let status = made(&catalog, both).await.unwrap_err();
+    assert!(status.message().contains("target a is of kind file"), "{status}");
+    let request = wire::GetCapacityRequest { parameters: of("file"), ..Default::default() };
+    let room = service.get_capacity(Request::new(request)).await.unwrap().into_inner();
+    // Two volumes of 1 GiB are on them.
+    assert_eq!(room.available_capacity, 108 * BYTES);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_copy_is_made_where_its_source_is() {
     let world = World::new();
     let (a, b) = (target("a", "ha", 50 * GIB), target("b", "hb", 90 * GIB));

@@ -94,6 +94,7 @@ pub(crate) fn order(called: &str) -> NewVolume {
         source: None,
         settings: Settings::default(),
         target: None,
+        kind: None,
         place: Default::default(),
     }
 }

@@ -52,6 +52,7 @@ async fn parse(catalog: &Catalog, order: NewVolume) -> Result<catalog::NewVolume
         source,
         settings: catalog::Settings { migratable, deletion_protection, discard },
         target: None,
+        kind: None,
         place: Default::default(),
     })
 }
