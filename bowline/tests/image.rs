@@ -19,6 +19,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.btrfs", "--version"),
     ("btrfs", "--version"),
     ("blkid", "--version"),
+    ("modprobe", "--version"),
 ];
 
 fn tar(arguments: &[&str]) -> String {

@@ -67,6 +67,12 @@ fn values_that_mean_nothing_are_refused_with_their_name() {
         ("storageClasses: [{ fsType: ext4 }]", "name"),
         ("sharedTargets: [{ name: Shared, directory: /x/y }]", "name"),
         ("image: { digest: 'md5:1' }", "digest"),
+        ("nvmeTarget: { enabled: true, directory: srv }", "directory"),
+        ("nvmeTarget: { port: 70000 }", "port"),
+        ("nvmeTarget: { extraArgs: [oops] }", "extraArgs"),
+        ("node: { nvme: { enabled: perhaps } }", "enabled"),
+        ("metrics: { hostAddress: here }", "hostAddress"),
+        ("storageClasses: [{ name: x, parameters: { kind: tape } }]", "kind"),
         ("sidecars: { provisioner: { timeout: 60 } }", "timeout"),
         ("controller: { extraArgs: [oops] }", "extraArgs"),
     ] {

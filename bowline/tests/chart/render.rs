@@ -21,6 +21,17 @@ pub(crate) const CASES: &[(&str, &str)] = &[
         "sharedKernel: big\nfileTarget: { enabled: false }\nsharedTargets: [{ name: shared, directory: /srv/s, nodeSelector: { a: b } }]",
     ),
     (
+        "storage over NVMe/TCP",
+        "nvmeTarget: { enabled: true, directory: /srv/nvme, port: 4430, extraArgs: [--reserve=1Gi] }\n\
+         storageClasses: [{ name: bowline-nvme, fsType: xfs, volumeBindingMode: Immediate, parameters: { kind: nvmet } }]",
+    ),
+    (
+        "agents over NVMe/TCP outside the cluster",
+        "node: { nvme: { enabled: true } }\nmetrics: { hostAddress: 127.0.0.1 }\n\
+         nvmeTarget: { loadModules: false }\n\
+         storageClasses: [{ name: bowline-nvme, parameters: { target: nvme-1 } }]",
+    ),
+    (
         "everything for monitoring",
         "metrics:\n  serviceMonitor: { enabled: true, labels: { release: p } }\n  rules: { enabled: true }\n  \
          dashboard: { enabled: true }\nnetworkPolicy:\n  metricsFrom:\n    - namespaceSelector: { matchLabels: { a: b } }",

@@ -157,13 +157,20 @@ fn only_pods_that_touch_the_machine_are_privileged() {
             let broken = breaks_restricted(template);
             match component {
                 "controller" => assert_eq!(broken, [""; 0], "{case}"),
-                "node" | "target" => {
+                "node" | "target" | "nvme-target" => {
                     assert!(!broken.is_empty(), "{case}: the check of {component} sees nothing");
                     for context in list(template, "/spec/containers") {
                         assert_eq!(context["securityContext"]["readOnlyRootFilesystem"], true, "{case}");
                     }
-                    for host in ["hostNetwork", "hostPID", "hostIPC"] {
-                        assert!(template["spec"].get(host).is_none(), "{case}: {host}");
+                    // Connections and exports over NVMe/TCP are the kernel's and outlive the pod, so they belong into no network of a pod.
+                    let nvme = ["nvmeTarget: { enabled: true", "nvme: { enabled: true"];
+                    let wanted = component != "target" && nvme.iter().any(|nvme| values.contains(nvme));
+                    let spec = &template["spec"];
+                    assert_eq!(spec["hostNetwork"] == true, wanted, "{case}: {component}");
+                    let dns = if wanted { json!("ClusterFirstWithHostNet") } else { Value::Null };
+                    assert_eq!(spec["dnsPolicy"], dns, "{case}: {component}");
+                    for host in ["hostPID", "hostIPC"] {
+                        assert!(spec.get(host).is_none(), "{case}: {host}");
                     }
                 }
                 other => panic!("{case}: what is {other:?}? say whether it is restricted"),

@@ -154,3 +154,59 @@ fn snapshots_come_with_the_api_that_they_need() {
     let output = chart.helm("template", &["--api-versions", "snapshot.storage.k8s.io/v1"], values);
     assert!(!String::from_utf8_lossy(&output.stdout).contains("name: csi-snapshotter"));
 }
+
+#[test]
+fn pods_in_the_network_of_the_host_share_no_port_and_no_policy_pretends_to_guard_them() {
+    let Some(chart) = Chart::new("ports on the host") else { return };
+    let mut seen = 0;
+    for (case, values) in CASES {
+        let documents = chart.render(values);
+        let pods = pods(&documents);
+        let on_host: Vec<_> = pods.iter().filter(|(_, pod)| pod["spec"]["hostNetwork"] == true).collect();
+        let containers = on_host.iter().flat_map(|(_, pod)| list(pod, "/spec/containers"));
+        let mut taken = BTreeSet::new();
+        for container in containers {
+            for port in list(container, "/ports") {
+                assert!(taken.insert(port["containerPort"].as_u64()), "{case}: {port} is taken");
+                seen += 1;
+            }
+            // The address that probes ask is one that the process answers at.
+            let http = list(container, "/args").iter().filter_map(Value::as_str);
+            let http = http.filter_map(|arg| arg.strip_prefix("--http=")?.rsplit_once(':')).next().unwrap();
+            let asked = text(container, "/readinessProbe/httpGet/host");
+            assert!(http.0 == "0.0.0.0" && asked.is_empty() || http.0 == asked, "{case}: {http:?} {asked:?}");
+        }
+        let policies = documents.iter().filter(|document| document["kind"] == "NetworkPolicy");
+        for selector in policies.filter_map(|policy| policy.pointer("/spec/podSelector/matchLabels")) {
+            let guarded = on_host.iter().any(|(_, pod)| is_subset(selector, &pod["metadata"]["labels"]));
+            assert!(!guarded, "{case}: {selector}");
+        }
+    }
+    assert!(seen > 4, "{seen} ports only");
+}
+
+#[test]
+fn the_agent_for_nvme_sees_the_kernel_and_its_directory_and_is_told_where_it_is() {
+    let Some(chart) = Chart::new("the agent for NVMe/TCP") else { return };
+    let values = CASES.iter().find(|(case, _)| *case == "storage over NVMe/TCP").unwrap().1;
+    let documents = chart.render(values);
+    let pods = pods(&documents);
+    let (_, pod) = pods.iter().find(|(component, _)| *component == "nvme-target").unwrap();
+    let container = &list(pod, "/spec/containers")[0];
+    let args: Vec<_> = list(container, "/args").iter().filter_map(Value::as_str).collect();
+    for arg in ["--id=nvmet-$(NODE)", "--nvme-listen=$(NODE_IP)", "--nvme-port=4430", "--reserve=1Gi"] {
+        assert!(args.contains(&arg), "{arg} is not in {args:?}");
+    }
+    let host = |name: &str| {
+        let mut volumes = list(pod, "/spec/volumes").iter();
+        volumes.find(|volume| volume["name"] == name).map(|volume| &volume["hostPath"]).unwrap()
+    };
+    for (path, name) in [("/srv/nvme", "volumes"), ("/sys/kernel", "kernel"), ("/lib/modules", "modules")] {
+        let mounted = list(container, "/volumeMounts").iter().find(|mount| mount["name"] == name).unwrap();
+        assert_eq!((text(mounted, "/mountPath"), text(host(name), "/path")), (path, path));
+        assert_eq!(text(host(name), "/type"), "Directory", "what is not there is not made");
+    }
+    let selector = &pod["spec"]["nodeSelector"]["bowline.storage/nvme-target"];
+    assert_eq!(selector, "true", "only on nodes that somebody chose");
+    assert!(!chart.render("").iter().any(|document| text(document, "/metadata/name").contains("nvme")));
+}

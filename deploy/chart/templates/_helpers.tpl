@@ -53,14 +53,29 @@ capabilities:
 - --retry-interval-max=1m
 {{- end }}
 
+{{/* Probes at a port; at an address of the host that is not the pod's, if one is given. */}}
 {{- define "bowline.probes" -}}
+{{- $host := "" }}
+{{- with .host }}{{ if ne . "0.0.0.0" }}{{ $host = printf ", host: %q" . }}{{ end }}{{ end -}}
 livenessProbe:
-  httpGet: { path: /healthz, port: {{ . }} }
+  httpGet: { path: /healthz, port: {{ .port }}{{ $host }} }
   periodSeconds: 10
   failureThreshold: 6
 readinessProbe:
-  httpGet: { path: /readyz, port: {{ . }} }
+  httpGet: { path: /readyz, port: {{ .port }}{{ $host }} }
   periodSeconds: 5
+{{- end }}
+
+{{/* Whether nodes reach volumes over NVMe/TCP: "true" or nothing. */}}
+{{- define "bowline.nvme" -}}
+{{- if eq (toString .Values.node.nvme.enabled) "auto" -}}
+{{- if .Values.nvmeTarget.enabled }}true{{ end }}
+{{- else if eq (toString .Values.node.nvme.enabled) "true" -}}true{{ end }}
+{{- end }}
+
+{{/* Where the node's pod answers probes: in the host's network, everybody who reaches the host could ask. */}}
+{{- define "bowline.nodeAddress" -}}
+{{- if include "bowline.nvme" . }}{{ .Values.metrics.hostAddress }}{{ else }}0.0.0.0{{ end }}
 {{- end }}
 
 {{/* An agent reads the kernel's loop devices and stops mounted filesystems for a moment: see docs/install.md. */}}

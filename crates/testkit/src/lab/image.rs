@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The image of test pods and of their sandboxes.
 pub const BUSYBOX: &str = "docker.io/library/busybox:lab";
 
-/// What the node plugin runs to make, check and grow filesystems, and what that reads.
+/// What the node plugin runs to make, check and grow filesystems, what that reads, and what an agent loads modules with.
 const FILESYSTEMS: &[&str] = &[
     "mkfs.ext4",
     "e2fsck",
@@ -21,6 +21,7 @@ const FILESYSTEMS: &[&str] = &[
     "mkfs.btrfs",
     "btrfs",
     "blkid",
+    "modprobe",
     "/etc/mke2fs.conf",
 ];
 
