@@ -51,19 +51,55 @@ pub(crate) fn run(messages: impl BufRead, logs: &Path) -> Result<()> {
     fs::create_dir_all(logs)?;
     let count = suites.len();
     let begun = Instant::now();
-    let failed = std::thread::scope(|scope| {
+    let all = std::thread::scope(|scope| {
         let lanes: Vec<_> =
             lanes(suites).into_iter().map(|lane| scope.spawn(move || run_lane(lane, logs))).collect();
-        lanes
-            .into_iter()
-            .flat_map(|lane| lane.join().unwrap_or_else(|_| vec!["a lane".into()]))
-            .collect::<Vec<_>>()
+        lanes.into_iter().fold(Tally::default(), |all, lane| match lane.join() {
+            Ok(tally) => all.and(tally),
+            Err(_) => all.and(Tally { bad: vec!["a lane".into()], ..Tally::default() }),
+        })
     });
     say(&format!("{count} suites in {:.0} min", begun.elapsed().as_secs_f64() / 60.0));
-    if !failed.is_empty() {
-        bail!("failed: {}; what they printed is above, and in {}", failed.join(", "), logs.display());
+    if !all.bad.is_empty() {
+        bail!("failed: {}; what they printed is above, and in {}", all.bad.join(", "), logs.display());
     }
+    say(&all.shown());
     Ok(())
+}
+
+/// How many tests did what, and the names of the jobs that failed.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+    bad: Vec<String>,
+}
+
+impl Tally {
+    /// What a suite says of itself at its end; the examples of several crates say it several times.
+    fn of(printed: &str) -> Self {
+        let lines = printed.lines().filter_map(|line| line.strip_prefix("test result: "));
+        lines.fold(Self::default(), |all, line| {
+            let number = |word: &str| {
+                let before =
+                    line.split_once(word).and_then(|(before, _)| before.trim_end().rsplit(' ').next());
+                before.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default()
+            };
+            let [passed, failed, skipped] = [" passed;", " failed;", " ignored;"].map(number);
+            all.and(Self { passed, failed, skipped, bad: vec![] })
+        })
+    }
+
+    fn and(mut self, other: Self) -> Self {
+        self.bad.extend(other.bad);
+        let (passed, failed) = (self.passed + other.passed, self.failed + other.failed);
+        Self { passed, failed, skipped: self.skipped + other.skipped, bad: self.bad }
+    }
+
+    fn shown(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
 }
 
 /// The test programs in cargo's messages, in cargo's order.
@@ -117,44 +153,34 @@ fn checks() -> Vec<Job> {
     vec![cargo("examples", &["test", "--doc", "--all-features"]), documentation, fuzz]
 }
 
-/// Runs one after another, and gives the names of those that failed.
-fn run_lane(lane: Vec<Job>, logs: &Path) -> Vec<String> {
-    let mut failed = Vec::new();
+/// Runs one after another.
+fn run_lane(lane: Vec<Job>, logs: &Path) -> Tally {
+    let mut all = Tally::default();
     for mut job in lane {
         let log = logs.join(format!("{}.log", job.name.replace('/', "-")));
         let begun = Instant::now();
-        let is_good = run_job(&mut job.command, &log);
-        let printed =
-            fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        let took = begun.elapsed().as_secs_f64();
-        match is_good {
-            Ok(true) => say(&format!("ok     {took:6.1} s  {}{}", job.name, outcome(&printed))),
-            Ok(false) => {
-                say(&format!("{printed}\nFAILED {took:6.1} s  {}{}", job.name, outcome(&printed)));
-                failed.push(job.name);
-            }
-            Err(why) => {
-                say(&format!("FAILED {}: {why:#}", job.name));
-                failed.push(job.name);
-            }
+        let ended = run_job(&mut job.command, &log);
+        let printed = fs::read(&log).unwrap_or_default();
+        let printed = String::from_utf8_lossy(&printed);
+        let mut tally = Tally::of(&printed);
+        let line = format!("{:6.1} s  {}: {}", begun.elapsed().as_secs_f64(), job.name, tally.shown());
+        match ended {
+            Ok(true) => say(&format!("ok     {line}")),
+            Ok(false) => say(&format!("{printed}\nFAILED {line}")),
+            Err(ref why) => say(&format!("FAILED {line}: {why:#}")),
         }
+        if !matches!(ended, Ok(true)) {
+            tally.bad.push(job.name);
+        }
+        all = all.and(tally);
     }
-    failed
+    all
 }
 
 fn run_job(command: &mut Command, log: &Path) -> Result<bool> {
     let file = File::create(log).with_context(|| log.display().to_string())?;
     let status = command.stdin(std::process::Stdio::null()).stdout(file.try_clone()?).stderr(file).status();
     Ok(status.with_context(|| format!("{} does not start", command.get_program().display()))?.success())
-}
-
-/// What a suite says of itself in the end: how many passed, failed, were left out.
-fn outcome(printed: &str) -> String {
-    let line = printed.lines().rev().find_map(|line| line.strip_prefix("test result: "));
-    let counts = line
-        .and_then(|line| line.split_once(". "))
-        .map(|(_, counts)| counts.split(';').take(3).collect::<Vec<_>>().join(","));
-    counts.map(|counts| format!(": {counts}")).unwrap_or_default()
 }
 
 #[allow(clippy::print_stdout, reason = "that is what it is for")]
@@ -191,6 +217,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let job = |name: &str, program: &str| Job { name: name.into(), command: Command::new(program) };
         let lane = vec![job("p/good", "true"), job("p/bad", "false"), job("p/none", "/nowhere/at/all")];
-        assert_eq!(run_lane(lane, directory.path()), ["p/bad", "p/none"]);
+        assert_eq!(run_lane(lane, directory.path()).bad, ["p/bad", "p/none"]);
+    }
+
+    #[test]
+    fn what_suites_say_at_their_end_is_added_up() {
+        let printed = "running 3 tests\ntest result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
+                       test result: FAILED. 10 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 2s\n";
+        let told = Tally::of(printed);
+        assert_eq!(told, Tally { passed: 12, failed: 1, skipped: 1, bad: vec![] });
+        assert_eq!(told.shown(), "12 passed, 1 failed, 1 skipped");
+        assert_eq!(Tally::of("no test at all"), Tally::default());
     }
 }
