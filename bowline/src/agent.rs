@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use crate::config::{ConfigError, Http, Ratio, absolute_path, hostname};
 use crate::kubelet::answer_probes;
 use crate::notify::{self, State};
+use crate::nvme::{self, NvmeAddress};
 use crate::size::Size;
 use crate::up::{stopped, until};
 
@@ -167,7 +168,7 @@ impl TargetConfig {
             return Err(wrong("target", "--id, --directory and --listen are needed"));
         };
         let nvme: Vec<SocketAddr> = args.nvme_listen.iter().map(|one| one.with(args.nvme_port)).collect();
-        nvme_addresses(args.export, &nvme).map_err(|error| wrong("--nvme-listen", &error))?;
+        nvme::check_addresses(args.export, &nvme).map_err(|error| wrong("--nvme-listen", &error))?;
         if let (Listen::Address(address), None) = (&listen, &args.tls) {
             let error = "an address needs --tls, a directory with ca.crt, tls.crt and tls.key; without certificates \
                          only a unix socket is served";
@@ -204,64 +205,6 @@ impl TargetConfig {
             nvme,
             http,
         })
-    }
-}
-
-/// Nodes are told these very addresses, so they must be ones that can be connected to.
-fn nvme_addresses(export: Export, addresses: &[SocketAddr]) -> Result<(), String> {
-    match (export, addresses) {
-        (Export::Loop, []) => return Ok(()),
-        (Export::Loop, _) => return Err("it is for --export nvmet".to_owned()),
-        (Export::Nvmet, []) => {
-            return Err(
-                "--export nvmet needs it: an address of this machine that nodes can reach, with its port \
-                        (10.0.0.1:4420)"
-                    .to_owned(),
-            );
-        }
-        (Export::Nvmet, _) => {}
-    }
-    for (at, address) in addresses.iter().enumerate() {
-        if address.ip().is_unspecified() || address.port() == 0 {
-            return Err(format!(
-                "{address} is nowhere that a node could connect to; name the address and the port"
-            ));
-        }
-        if addresses.iter().take(at).any(|other| other == address) {
-            return Err(format!("{address} is named twice"));
-        }
-    }
-    Ok(())
-}
-
-/// Where the kernel listens, with a port or without. Whoever is told an address by somebody else (a pod by the kubelet) need not know
-/// whether it is one that stands in brackets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NvmeAddress {
-    /// At the port of all that name none.
-    Bare(IpAddr),
-    /// At this port.
-    Whole(SocketAddr),
-}
-
-impl NvmeAddress {
-    fn with(self, port: u16) -> SocketAddr {
-        match self {
-            Self::Bare(address) => SocketAddr::new(address, port),
-            Self::Whole(address) => address,
-        }
-    }
-}
-
-impl FromStr for NvmeAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let whole = || text.parse().map(Self::Whole).ok();
-        let bare = || text.parse().map(Self::Bare).ok();
-        whole()
-            .or_else(bare)
-            .ok_or_else(|| format!("{text:?} is no address; write 10.0.0.1 or 10.0.0.1:4420"))
     }
 }
 
@@ -418,12 +361,12 @@ async fn open(config: &TargetConfig) -> Result<FileTarget> {
         policy: config.policy,
     };
     let host = Host::new(Roots::default(), bowline_host::command::Programs::default());
-    let nvme = config.nvme.clone();
+    let addresses = config.nvme.clone();
     let open = move || -> Result<FileTarget> {
-        if nvme.is_empty() {
+        if addresses.is_empty() {
             return Ok(FileTarget::open(settings, host)?);
         }
-        let nvmet = crate::nvme::prepare(&host, &settings.directory, nvme)?;
+        let nvmet = nvme::prepare(&host, &settings.directory, addresses)?;
         Ok(FileTarget::open_exported(settings, nvmet, host)?)
     };
     tokio::task::spawn_blocking(open).await?

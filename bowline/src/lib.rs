@@ -20,7 +20,7 @@ pub mod kubelet;
 pub mod log;
 pub mod node;
 pub mod notify;
-mod nvme;
+pub mod nvme;
 pub mod output;
 pub mod size;
 pub mod span;

@@ -1,13 +1,16 @@
-//! What `bowline target --export nvmet` needs of its machine.
+//! What `bowline target --export nvmet` needs of its machine, and where it listens.
 
 use anyhow::{Context, Result, bail};
 use bowline_host::Host;
 use bowline_host::doctor::{Finding, Presence};
 use bowline_host::file::{Abilities, abilities};
 use bowline_target::nvmet::{Configfs, Settings};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
+
+use crate::agent::Export;
 
 /// Loads what is missing, and says what still is.
 pub(crate) fn prepare(host: &Host, directory: &Path, addresses: Vec<SocketAddr>) -> Result<Settings> {
@@ -44,6 +47,64 @@ fn lacking(found: Abilities) -> Option<&'static str> {
         ),
         Abilities { reflink: true, direct: true } => None,
     }
+}
+
+/// Where the kernel listens, with a port or without. Whoever is told an address by somebody else (a pod by the kubelet) need not know
+/// whether it is one that stands in brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NvmeAddress {
+    /// At the port of all that name none.
+    Bare(IpAddr),
+    /// At this port.
+    Whole(SocketAddr),
+}
+
+impl NvmeAddress {
+    pub(crate) fn with(self, port: u16) -> SocketAddr {
+        match self {
+            Self::Bare(address) => SocketAddr::new(address, port),
+            Self::Whole(address) => address,
+        }
+    }
+}
+
+impl FromStr for NvmeAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let whole = || text.parse().map(Self::Whole).ok();
+        let bare = || text.parse().map(Self::Bare).ok();
+        whole()
+            .or_else(bare)
+            .ok_or_else(|| format!("{text:?} is no address; write 10.0.0.1 or 10.0.0.1:4420"))
+    }
+}
+
+/// Nodes are told these very addresses, so they must be ones that can be connected to.
+pub(crate) fn check_addresses(export: Export, addresses: &[SocketAddr]) -> Result<(), String> {
+    match (export, addresses) {
+        (Export::Loop, []) => return Ok(()),
+        (Export::Loop, _) => return Err("it is for --export nvmet".to_owned()),
+        (Export::Nvmet, []) => {
+            return Err(
+                "--export nvmet needs it: an address of this machine that nodes can reach, with its port \
+                        (10.0.0.1:4420)"
+                    .to_owned(),
+            );
+        }
+        (Export::Nvmet, _) => {}
+    }
+    for (at, address) in addresses.iter().enumerate() {
+        if address.ip().is_unspecified() || address.port() == 0 {
+            return Err(format!(
+                "{address} is nowhere that a node could connect to; name the address and the port"
+            ));
+        }
+        if addresses.iter().take(at).any(|other| other == address) {
+            return Err(format!("{address} is named twice"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
