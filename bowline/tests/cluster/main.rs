@@ -12,6 +12,7 @@ mod adoption;
 mod defaults;
 mod life;
 mod lost;
+mod nvme;
 mod paused;
 mod reasons;
 mod storm;
