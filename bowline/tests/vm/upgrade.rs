@@ -24,9 +24,9 @@ pub(crate) async fn a_writer_notices_nothing_of_an_upgrade(site: &mut Site) {
     let mut flushed = on_a.stamp(&file, 2, &format!("threads=2 count={BLOCKS}"));
     for (machine, is_asked) in UPGRADES {
         if is_asked {
-            site.stop(machine)
+            site.stop(machine);
         } else {
-            site.kill(machine)
+            site.kill(machine);
         }
         for writer in [&mut direct, &mut flushed] {
             writer.more(10);

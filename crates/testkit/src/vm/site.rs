@@ -145,6 +145,7 @@ impl Site {
 
 impl Drop for Site {
     /// A test that failed shows what the processes have said at last.
+    #[allow(clippy::print_stdout, reason = "that is what it is for")]
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
