@@ -85,8 +85,7 @@ fn stamps(path: &str, options: &[&str]) -> Result<(), String> {
 
 fn sum(path: &str) -> Result<(), String> {
     let sum = blocks::sum(Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
-    println!("{sum:016x}");
-    Ok(())
+    writeln!(io::stdout(), "{sum:016x}").map_err(|error| error.to_string())
 }
 
 fn number(value: &str) -> Result<u64, String> {
