@@ -60,7 +60,7 @@ pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Command::KernelWrite { file, text } = &cli.command {
         return ExitCode::from(bowline_host::nvme::child(file, text));
     }
-    bowline_host::memory::use_few_pools();
+    bowline_host::memory::use_one_pool();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return ended(Err(Failure::failed(format!("no threads can be started: {error}")))),

@@ -1,19 +1,22 @@
 //! Memory that this process has used and does not need any more, given back to the machine.
 //!
 //! A storm of a thousand attaches, or the lists of a start, take memory for seconds. The C library keeps it for later, in a pool for each thread,
-//! and a process that needed it once keeps it for ever. Few pools have fewer holes, and what is free in them can be returned.
+//! and a process that needed it once keeps it for ever. One pool has fewer holes than many, grows in large steps where those of threads grow page
+//! by page (a call of the kernel each), and what is free in it can be returned.
 
 #![allow(unsafe_code, reason = "two calls of the C library that take and return plain numbers")]
 
-/// From now on few pools are used. To be called before there are threads.
-pub fn use_few_pools() {
+/// From now on one pool is used. To be called before there are threads.
+pub fn use_one_pool() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes two numbers, and changes nothing but how later allocations are laid out.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TOP_PAD, 1 << 20);
         // A fixed threshold: otherwise it grows with the largest block that was ever freed, and such blocks stay.
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 * 1024);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+        // What is free is given back by `give_back`, and not while somebody waits.
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 8 << 20);
     }
 }
 
