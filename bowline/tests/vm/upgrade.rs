@@ -2,7 +2,7 @@
 
 use bowline_testkit::driver::{BLOCK, MIB, RWO};
 use bowline_testkit::say;
-use bowline_testkit::vm::{Site, bring};
+use bowline_testkit::vm::{Site, Vm, bring, insist};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 256;
@@ -18,7 +18,7 @@ pub(crate) async fn a_writer_notices_nothing_of_an_upgrade(site: &mut Site) {
     let mounted = site.control.create("mounted", 32 * MIB, RWO).await.unwrap();
     let disk = bring(&mut site.control, &mut site.a, &raw, BLOCK).await.unwrap();
     let pod = bring(&mut site.control, &mut site.a, &mounted, RWO).await.unwrap();
-    let (file, before) = (format!("{pod}/stamps"), site.controllers("a"));
+    let (file, before) = (format!("{pod}/stamps"), connections(on_a));
     // One that gets an error ends with it.
     let mut direct = on_a.stamp(&disk, 1, &format!("direct threads=2 count={BLOCKS}"));
     let mut flushed = on_a.stamp(&file, 2, &format!("threads=2 count={BLOCKS}"));
@@ -38,10 +38,14 @@ pub(crate) async fn a_writer_notices_nothing_of_an_upgrade(site: &mut Site) {
         }
         // The same calls again, as a kubelet that has just found the driver makes them.
         for (volume, how) in [(&raw, BLOCK), (&mounted, RWO)] {
-            bring(&mut site.control, &mut site.a, volume, how).await.unwrap();
+            let (control, a) = (&site.control, &site.a);
+            insist("the same as before", || async {
+                bring(&mut control.clone(), &mut a.clone(), volume, how).await
+            })
+            .await;
         }
     }
-    assert_eq!(site.controllers("a"), before, "no connection was made anew");
+    assert_eq!(connections(on_a), before, "no connection was made anew");
     let (direct, flushed) = (direct.stop(), flushed.stop());
     assert_eq!((direct.errors.len(), flushed.errors.len()), (0, 0));
     direct.assert_kept(1, &target.stamps(&Site::file(&raw.volume_id), BLOCKS));
@@ -57,4 +61,9 @@ pub(crate) async fn a_writer_notices_nothing_of_an_upgrade(site: &mut Site) {
         "upgrade: {} writes without an error while node, agent and controller were stopped, killed and started",
         direct.count + flushed.count
     ));
+}
+
+/// The node's ends of its connections to the target's port 4420: one that was lost and made again has another port.
+fn connections(node: &Vm) -> String {
+    node.sh("awk '$3 ~ /:1144$/ { print $2 }' /proc/net/tcp | sort")
 }
