@@ -1,6 +1,7 @@
 //! `vmtool serve`: the lab's hand inside a virtual machine. The rest is for tests to run there.
 
 use bowline_vmtool::blocks::{self, Writing};
+use bowline_vmtool::drive::{self, Driving};
 use bowline_vmtool::{record, relay, serve};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ const USAGE: &str = "usage: vmtool serve
        vmtool record
        vmtool write PATH epoch=N [first=N] [count=N] [threads=N] [writes=N] [pause-ms=N] [direct] [lazy] [stubborn]
        vmtool stamps PATH [count=N] [direct]
-       vmtool sum PATH";
+       vmtool sum PATH
+       vmtool drive PATH [bytes=N] [span=N] [ms=N] [random] [write]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         ["write", path, options @ ..] => write(path, options),
         ["stamps", path, options @ ..] => stamps(path, options),
         ["sum", path] => sum(path),
+        ["drive", path, options @ ..] => drive(path, options),
         _ => Err(USAGE.to_owned()),
     };
     match done {
@@ -86,6 +89,29 @@ fn stamps(path: &str, options: &[&str]) -> Result<(), String> {
 fn sum(path: &str) -> Result<(), String> {
     let sum = blocks::sum(Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
     writeln!(io::stdout(), "{sum:016x}").map_err(|error| error.to_string())
+}
+
+fn drive(path: &str, options: &[&str]) -> Result<(), String> {
+    let mut driving = Driving {
+        path: PathBuf::from(path),
+        bytes: 4096,
+        span: 16 << 20,
+        time: Duration::from_secs(1),
+        is_random: false,
+        is_writing: false,
+    };
+    for option in options {
+        match option.split_once('=') {
+            Some(("bytes", value)) => driving.bytes = number(value)?.max(1) as usize,
+            Some(("span", value)) => driving.span = number(value)?,
+            Some(("ms", value)) => driving.time = Duration::from_millis(number(value)?),
+            None if *option == "random" => driving.is_random = true,
+            None if *option == "write" => driving.is_writing = true,
+            _ => return Err(format!("{option} is not known\n{USAGE}")),
+        }
+    }
+    let (count, micros) = drive::drive(&driving).map_err(|error| format!("{path}: {error}"))?;
+    writeln!(io::stdout(), "{count} {micros}").map_err(|error| error.to_string())
 }
 
 fn number(value: &str) -> Result<u64, String> {

@@ -6,6 +6,7 @@ mod attach;
 mod choosing;
 mod driver;
 mod kube;
+mod nvme;
 mod room;
 pub(crate) mod start;
 
@@ -24,7 +25,7 @@ pub(crate) struct Row {
 /// A group of rows, by name.
 type Group = (&'static str, fn() -> Result<Vec<Row>>);
 
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 9] = [
     ("decide", choosing::rows),
     ("attach", attach::rows),
     ("start", start::rows),
@@ -33,6 +34,7 @@ const GROUPS: [Group; 8] = [
     ("driver-copy", driver::copying),
     ("driver-list", driver::listing),
     ("kubernetes", kube::rows),
+    ("nvme", nvme::rows),
 ];
 
 /// Measures the groups whose name contains this; all of them, if it is empty.

@@ -1,0 +1,259 @@
+//! Over real NVMe/TCP, in machines with kernels of their own, beside the same by hand in the same machines.
+
+use anyhow::{Context, Result};
+use bowline_csi::wire;
+use bowline_target::NvmeContext;
+use bowline_testkit::driver::{BLOCK, Driver, MIB, RWO};
+use bowline_testkit::vm::{Machine, Plan, Site, Vm, Writer, bring, insist};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+use super::driver::binary;
+use super::{Row, median, ratio, shown};
+
+/// How often each thing is done.
+const TIMES: usize = 11;
+/// How many volumes a busy node has.
+const MANY: usize = 199;
+/// Where the kernel is told what it exports.
+const NVMET: &str = "/sys/kernel/config/nvmet";
+
+pub(crate) fn rows() -> Result<Vec<Row>> {
+    let node = |name| Machine { memory: 1024, ..Machine::node(name) };
+    let machines = [Machine::target("target"), node("a"), Machine::node("b"), Machine::new("control")];
+    let Some(mut site) = Site::start(Plan::of(machines), &binary()?) else { return Ok(vec![]) };
+    Runtime::new()?.block_on(async {
+        let mut rows = fences(&mut site).await?;
+        rows.push(staging(&mut site).await?);
+        rows.extend(driving(&mut site).await?);
+        rows.push(attaching(&mut site).await?);
+        Ok(rows)
+    })
+}
+
+fn row(what: &str, times: Vec<Duration>, beside: &str, others: Vec<Duration>, goal: Option<f64>) -> Row {
+    let (time, other) = (median(times), median(others));
+    Row {
+        what: what.to_owned(),
+        measured: shown(time),
+        beside: format!("{beside}: {}", shown(other)),
+        ratio: Some(ratio(time, other)),
+        goal,
+    }
+}
+
+/// How a fence went, from the command on.
+struct Fence {
+    answered: Duration,
+    last_write: Duration,
+    first_error: Duration,
+}
+
+/// A node that writes is shut out: by the controller, and by hand with what the kernel has for it.
+async fn fences(site: &mut Site) -> Result<Vec<Row>> {
+    let (mut ours, mut hands) = (vec![], vec![]);
+    let volume = site.control.create("fenced", 16 * MIB, BLOCK).await?;
+    for _ in 0..TIMES {
+        for (is_by_hand, fences) in [(false, &mut ours), (true, &mut hands)] {
+            let disk = bring(&mut site.control, &mut site.a, &volume, BLOCK).await?;
+            let mut writer = site.lab.vm("a").stamp(&disk, 1, "direct count=256 stubborn");
+            writer.more(50);
+            fences.push(if is_by_hand {
+                by_hand(site, &mut writer)?
+            } else {
+                ours_of(site, &volume, &mut writer).await?
+            });
+            writer.stop();
+            let (a, control, id) = (&site.a, &site.control, &volume.volume_id);
+            insist("the fenced disk to be taken down", || async {
+                a.clone().hide(id, "pod").await?;
+                a.clone().unstage(id).await?;
+                control.clone().unpublish(id, "a").await
+            })
+            .await;
+        }
+    }
+    site.control.delete(&volume.volume_id).await?;
+    let beside = "the kernel's own teardown by hand";
+    let pick =
+        |part: fn(&Fence) -> Duration| (ours.iter().map(part).collect(), hands.iter().map(part).collect());
+    let line = |what: &str, (times, others): (Vec<_>, Vec<_>)| row(what, times, beside, others, None);
+    Ok(vec![
+        line("fence: command → proven", pick(|fence| fence.answered)),
+        line("fence: command → the node's last write", pick(|fence| fence.last_write)),
+        line("fence: command → the node's first error", pick(|fence| fence.first_error)),
+    ])
+}
+
+async fn ours_of(site: &Site, volume: &wire::Volume, writer: &mut Writer) -> Result<Fence> {
+    let (mut control, id) = (site.control.clone(), volume.volume_id.clone());
+    let begun = Instant::now();
+    let asked = tokio::spawn(async move { control.unpublish(&id, "a").await.map(|()| begun.elapsed()) });
+    let (last_write, first_error) = watch(writer, begun)?;
+    Ok(Fence { answered: asked.await??, last_write, first_error })
+}
+
+fn by_hand(site: &Site, writer: &mut Writer) -> Result<Fence> {
+    let target = site.lab.vm("target");
+    let name = target.sh(&format!("ls {NVMET}/subsystems"));
+    let name = name.trim();
+    let host = target.sh(&format!("ls {NVMET}/subsystems/{name}/allowed_hosts"));
+    let link = target.sh(&format!("ls -d {NVMET}/ports/*/subsystems/{name}"));
+    let at = format!("{NVMET}/subsystems/{name}");
+    let begun = Instant::now();
+    let mut fence = target.start_sh(&format!(
+        "rm {at}/allowed_hosts/{} {} && echo 0 >{at}/namespaces/1/enable && rmdir {at}/namespaces/1 {at}",
+        host.trim(),
+        link.trim()
+    ));
+    fence.succeed();
+    let answered = begun.elapsed();
+    let (last_write, first_error) = watch(writer, begun)?;
+    Ok(Fence { answered, last_write: last_write.min(answered), first_error })
+}
+
+/// When the last write was acknowledged, and when the first failed.
+fn watch(writer: &mut Writer, begun: Instant) -> Result<(Duration, Duration)> {
+    let (mut count, mut last) = (writer.told().count, Duration::ZERO);
+    loop {
+        let (told, now) = (writer.told(), begun.elapsed());
+        if !told.errors.is_empty() {
+            return Ok((last, now));
+        }
+        anyhow::ensure!(now < Duration::from_secs(60), "a fenced writer has no error after {now:?}");
+        if told.count > count {
+            (count, last) = (told.count, now);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A fresh volume with a filesystem, shown to a pod.
+async fn staging(site: &mut Site) -> Result<Row> {
+    let (mut ours, mut hands) = (vec![], vec![]);
+    for number in 0..TIMES {
+        for is_by_hand in [false, true] {
+            let volume = site.control.create(&format!("staged-{number}-{is_by_hand}"), 64 * MIB, RWO).await?;
+            let context = site.control.publish(&volume, "a", RWO, false).await?;
+            if is_by_hand {
+                hands.push(stage_by_hand(site.lab.vm("a"), &context)?);
+                site.control.unpublish(&volume.volume_id, "a").await?;
+            } else {
+                let begun = Instant::now();
+                site.a.stage(&volume, &context, RWO).await?;
+                site.a.expose(&volume, &context, "pod", RWO, false).await?;
+                ours.push(begun.elapsed());
+                site.a.detach_all(&mut site.control, &volume.volume_id, "pod").await?;
+            }
+            site.control.delete(&volume.volume_id).await?;
+        }
+    }
+    let beside = "connect, mkfs, mount, bind by hand";
+    Ok(row("stage and publish a fresh ext4 volume over NVMe/TCP", ours, beside, hands, Some(1.15)))
+}
+
+/// Connects as a node does. The machine has no other disk, so that its name is known.
+fn login(context: &HashMap<String, String>) -> Result<String> {
+    let NvmeContext { names, addresses } = NvmeContext::parse(|key| context.get(key).map(String::as_str))?
+        .context("a grant over NVMe/TCP says how to log in")?;
+    let address = addresses.first().context("a target has an address")?;
+    Ok(format!(
+        "echo 'transport=tcp,traddr={},trsvcid={},nqn={},hostnqn={},hostid={}' >/dev/nvme-fabrics && \
+         until [ -b /dev/nvme0n1 ]; do :; done",
+        address.ip(),
+        address.port(),
+        names.subsystem,
+        names.host,
+        names.host_id
+    ))
+}
+
+fn stage_by_hand(node: &Vm, context: &HashMap<String, String>) -> Result<Duration> {
+    let login = login(context)?;
+    let begun = Instant::now();
+    node.sh(&format!(
+        "mkdir -p /by-hand/stage /by-hand/pod && {login} && mkfs.ext4 -q /dev/nvme0n1 && \
+         mount -t ext4 /dev/nvme0n1 /by-hand/stage && mount -o bind /by-hand/stage /by-hand/pod"
+    ));
+    let time = begun.elapsed();
+    node.sh(
+        "umount /by-hand/pod && umount /by-hand/stage && echo 1 >/sys/class/nvme/nvme0/delete_controller",
+    );
+    Ok(time)
+}
+
+/// Reads and writes of a raw volume as a pod sees it, beside a file that is exported and connected by hand.
+async fn driving(site: &mut Site) -> Result<Vec<Row>> {
+    let lab = Arc::clone(&site.lab);
+    let (target, node) = (lab.vm("target"), lab.vm("a"));
+    let nqn = "nqn.2014-08.org.nvmexpress:bare";
+    target.sh(&format!(
+        "set -e; truncate -s 64M /data/bare; cd {NVMET}; mkdir -p subsystems/{nqn}/namespaces/1; cd subsystems/{nqn}
+         echo 1 >attr_allow_any_host; echo -n /data/bare >namespaces/1/device_path; echo 1 >namespaces/1/enable
+         for port in {NVMET}/ports/*; do ln -s {NVMET}/subsystems/{nqn} $port/subsystems/; done"
+    ));
+    node.sh(&format!(
+        "echo 'transport=tcp,traddr={},trsvcid=4420,nqn={nqn}' >/dev/nvme-fabrics && until [ -b /dev/nvme0n1 ]; do :; done",
+        target.address()
+    ));
+    let volume = site.control.create("driven", 64 * MIB, BLOCK).await?;
+    let disk = bring(&mut site.control, &mut site.a, &volume, BLOCK).await?;
+    let places = [disk.as_str(), "/dev/nvme0n1"];
+    for place in places {
+        // Everything is written once: what was never written is another way through the filesystem below.
+        node.sh(&format!("vmtool drive {place} write bytes=131072 span={} ms=8000", 64 << 20));
+    }
+    let mut rows = vec![];
+    for (what, options) in [
+        ("sequential reads of 128 KiB", "bytes=131072"),
+        ("sequential writes of 128 KiB", "bytes=131072 write"),
+        ("random reads of 4 KiB", "random"),
+        ("random writes of 4 KiB", "random write"),
+    ] {
+        let mut times = [vec![], vec![]];
+        for _ in 0..TIMES {
+            for (place, times) in places.iter().zip(&mut times) {
+                times.push(drive(node, place, options)?);
+            }
+        }
+        let [ours, bare] = times;
+        let what = format!("{what} of a raw volume, each");
+        rows.push(row(&what, ours, "a file exported and connected by hand", bare, Some(1.02)));
+    }
+    site.a.detach_all(&mut site.control, &volume.volume_id, "pod").await?;
+    node.sh("for c in /sys/class/nvme/*/delete_controller; do echo 1 >$c; done");
+    Ok(rows)
+}
+
+/// The time of one request.
+fn drive(node: &Vm, place: &str, options: &str) -> Result<Duration> {
+    let said = node.sh(&format!("vmtool drive {place} {options} span={} ms=700", 48 << 20));
+    let (count, micros) = said.trim().split_once(' ').context("vmtool drive says two numbers")?;
+    Ok(Duration::from_micros(micros.parse()?).div_f64(count.parse::<f64>()?))
+}
+
+/// The same volume's attach on a node that has none and on one that has many.
+async fn attaching(site: &mut Site) -> Result<Row> {
+    for number in 0..MANY {
+        let volume = site.control.create(&format!("many-{number}"), MIB, BLOCK).await?;
+        bring(&mut site.control, &mut site.a, &volume, BLOCK).await?;
+    }
+    let volume = site.control.create("one-more", MIB, BLOCK).await?;
+    let (mut first, mut last) = (vec![], vec![]);
+    for _ in 0..TIMES {
+        first.push(attach(&mut site.control, &mut site.b, &volume).await?);
+        last.push(attach(&mut site.control, &mut site.a, &volume).await?);
+    }
+    let what = format!("attach (let in, stage, publish) of volume {} of a node over NVMe/TCP", MANY + 1);
+    Ok(row(&what, last, "volume 1 of another", first, Some(1.2)))
+}
+
+async fn attach(control: &mut Driver, node: &mut Driver, volume: &wire::Volume) -> Result<Duration> {
+    let begun = Instant::now();
+    bring(control, node, volume, BLOCK).await?;
+    let time = begun.elapsed();
+    node.detach_all(control, &volume.volume_id, "pod").await?;
+    Ok(time)
+}
