@@ -44,6 +44,15 @@ join)
     exec unshare --cgroup --mount --propagation private "$0" "$directory" "$group" mount
     ;;
 mount)
+    # What others on this machine had mounted at this moment is none of the node's: it would be in use for as long as the node runs.
+    lab=$(dirname "$directory")
+    while read -r source place _; do
+        case $place in
+        "$lab" | "$lab"/*) continue ;;
+        "${TMPDIR:-/tmp}"/*) umount --lazy "$place" || : ;;
+        *) case $source in /dev/loop*) umount --lazy "$place" || : ;; esac ;;
+        esac
+    done </proc/self/mounts
     # The cgroups as seen from the node's own.
     if is_one_tree; then
         mount -t cgroup2 cgroup2 "$cgroups"
