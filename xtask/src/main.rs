@@ -1,5 +1,5 @@
 //! `cargo run --release -p xtask -- bench`: what things cost, as ratios. `image`: Bowline as a container image. `lab`: a cluster on
-//! this machine with Bowline in it. `suites`: the tests, side by side. `vm`: machines with kernels of their own.
+//! this machine with Bowline in it. `suites`: the tests, and what else must hold. `vm`: machines with kernels of their own.
 
 mod bench;
 mod image;

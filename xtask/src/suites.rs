@@ -1,8 +1,8 @@
-//! `xtask suites`: runs the tests that `cargo test --no-run` built, several suites at once.
+//! `xtask suites`: runs the tests that `cargo test --no-run` built, and what else must hold.
 //!
-//! Cargo runs one suite after another, and the longest ones (a cluster, virtual machines) spend most of their time waiting for others'
-//! programs. So each of those has a lane of its own here, beside a lane for all the others and one for what is no suite: the
-//! examples in the documentation, the documentation itself, the fuzz targets. What a suite prints is kept in a file, and shown if it fails.
+//! One after another, as cargo would, with the longest last: they boot machines and clusters, and their patience is for a machine that has
+//! nothing else to do. Beside them runs what is no suite: the examples in the documentation, the documentation itself, the fuzz targets. What a
+//! suite prints is kept in a file, and shown if it fails.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// The suites that wait most of their time.
-const LONG: [&str; 2] = ["cluster", "vm"];
+/// The suites that come last, in this order.
+const LAST: [&str; 2] = ["vm", "cluster"];
 
 /// One thing to run.
 struct Job {
@@ -128,16 +128,12 @@ fn suites(messages: impl BufRead) -> Result<Vec<Job>> {
 }
 
 /// What runs beside what.
-fn lanes(suites: Vec<Job>) -> Vec<Vec<Job>> {
-    let mut others = Vec::new();
-    let mut lanes = Vec::new();
-    for suite in suites {
-        let is_long = LONG.iter().any(|long| suite.name.ends_with(&format!("/{long}")));
-        if is_long { lanes.push(vec![suite]) } else { others.push(suite) }
-    }
-    lanes.push(others);
-    lanes.push(checks());
-    lanes
+fn lanes(mut suites: Vec<Job>) -> Vec<Vec<Job>> {
+    // Those that are not named keep cargo's order.
+    suites.sort_by_key(|suite| {
+        LAST.iter().position(|last| suite.name.ends_with(&format!("/{last}"))).map_or(0, |at| at + 1)
+    });
+    vec![suites, checks()]
 }
 
 /// What `make test` asks for beside the suites.
@@ -203,6 +199,14 @@ mod tests {
         let found = suites([SUITE, LIBRARY, PROGRAM, GOOD].join("\n").as_bytes()).unwrap();
         assert_eq!(found.iter().map(|job| job.name.as_str()).collect::<Vec<_>>(), ["store/kube"]);
         assert_eq!(found[0].command.get_current_dir(), Some(Path::new("/p/store")));
+    }
+
+    #[test]
+    fn the_longest_come_last() {
+        let job = |name: &str| Job { name: name.into(), command: Command::new("true") };
+        let lanes = lanes(["b/cluster", "b/cli", "b/vm", "a/kube"].map(job).into());
+        let names: Vec<_> = lanes[0].iter().map(|job| job.name.as_str()).collect();
+        assert_eq!(names, ["b/cli", "a/kube", "b/vm", "b/cluster"]);
     }
 
     #[test]
