@@ -213,6 +213,8 @@ struct Storm<'a> {
     lives: Vec<Life>,
     pods: u64,
     outage: Duration,
+    /// Whether the API server was away already.
+    was_away: bool,
 }
 
 impl<'a> Storm<'a> {
@@ -230,7 +232,7 @@ impl<'a> Storm<'a> {
         let pods = lives.iter().map(|life| life.writers + 1).sum();
         // A minute, where there is time for it.
         let outage = Duration::from_secs(if pods < 100 { 20 } else { 60 });
-        Self { cluster, dice, lives, pods, outage }
+        Self { cluster, dice, lives, pods, outage, was_away: false }
     }
 
     fn blow(mut self) {
@@ -244,16 +246,15 @@ impl<'a> Storm<'a> {
             let chaos = scope.spawn(|| chaos(cluster, dice, &end));
             // Also if a check fails: the scope waits for the thread.
             let _end = AtTheEnd(&end);
-            let mut is_calm = false;
             while self.lives.iter().any(|life| life.step != Step::Over) {
                 self.tick();
-                if !is_calm && self.is_high() {
+                if self.is_high() {
                     self.api_server_goes();
-                    is_calm = true;
+                    self.was_away = true;
                 }
                 std::thread::sleep(Duration::from_millis(500));
             }
-            assert!(is_calm, "the API server was never away");
+            assert!(self.was_away, "the API server was never away");
             end.store(true, Ordering::Relaxed);
             chaos.join().unwrap()
         });
@@ -274,6 +275,7 @@ impl<'a> Storm<'a> {
         let lab = &self.cluster.lab;
         let Some(pods) = pods(lab) else { return };
         let (mut making, mut ending, mut claims) = (vec![], vec![], vec![]);
+        let is_half_way = self.is_half_way();
         for life in &mut self.lives {
             if life.leaving.as_ref().is_some_and(|leaving| !pods.contains_key(leaving)) {
                 life.leaving = None;
@@ -300,7 +302,8 @@ impl<'a> Storm<'a> {
                     let why = self.cluster.bowline(&["why", &self.cluster.volume_of(&life.name)]);
                     panic!("{} does not come:\n{told}\n{why:?}", life.pod());
                 }
-                Step::Here(until) if until <= Instant::now() => ending.push(life),
+                // Where pods come slowly, they are enough only if they wait for each other.
+                Step::Here(until) if until <= Instant::now() && !is_half_way => ending.push(life),
                 Step::Read if pod.is_some() => ending.push(life),
                 Step::Read => claims.push(life),
                 Step::Wanted | Step::Coming(_) | Step::Here(_) | Step::Over => {}
@@ -325,11 +328,21 @@ impl<'a> Storm<'a> {
         }
     }
 
+    /// Whether it is time for the API server to go, as soon as enough pods write.
+    fn is_half_way(&self) -> bool {
+        let made: u64 = self.lives.iter().map(|life| life.at).sum();
+        !self.was_away && made * 2 >= self.pods && self.writing_lives() > 0
+    }
+
+    /// How many will still write.
+    fn writing_lives(&self) -> usize {
+        self.lives.iter().filter(|life| !life.is_reader()).count()
+    }
+
     /// Half way, when there are pods that write.
     fn is_high(&self) -> bool {
-        let made: u64 = self.lives.iter().map(|life| life.at).sum();
         let here = self.lives.iter().filter(|life| matches!(life.step, Step::Here(_))).count();
-        made * 2 >= self.pods && here >= self.lives.len().div_ceil(4)
+        self.is_half_way() && here >= self.lives.len().div_ceil(4).min(self.writing_lives())
     }
 
     /// The API server stops for a while: whoever runs goes on writing.
