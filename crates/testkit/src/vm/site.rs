@@ -60,7 +60,7 @@ impl Site {
         }
     }
 
-    /// Starts the process of a machine and waits until it answers.
+    /// Starts the process of a machine and waits until it answers; the controller, until it has found its target, too.
     pub fn begin(&mut self, machine: &'static str) {
         let command = match machine {
             "target" => {
@@ -79,7 +79,10 @@ impl Site {
         let mut running = self.lab.vm(machine).start_sh(&format!(
             "mkdir -p /run/points; export BOWLINE_FAILPOINTS=/run/points; exec {command} 2>&1"
         ));
-        running.wait_until(&format!("the process of {machine}"), SOON, |out| out.contains("\"ready\""));
+        running.wait_until(&format!("the process of {machine}"), SOON, |out| {
+            let is_connected = !out.contains("\"not connected yet\"") || out.contains("\"connected\"");
+            out.contains("\"ready\"") && is_connected
+        });
         self.running.insert(machine, running);
     }
 
