@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex as Turn, MutexGuard};
 
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 pub(crate) const DRIVER: &str = "bowline.storage";
 pub(crate) const FINALIZER: &str = "external-attacher/bowline-storage";
 
