@@ -93,9 +93,10 @@ fn clock_agrees(seen: &Seen<'_, '_>) -> Said {
         None => (Truth::Unknown, "NotTold", "Its agent does not say what time it is.".to_owned()),
         Some(clock) if clock.exceeds(TOLERANCE) => {
             let (reason, word) = if clock.ahead > 0 { ("Ahead", "ahead of") } else { ("Behind", "behind") };
-            let seconds = clock.ahead.unsigned_abs() / 1000;
+            // Not by how much: a number that is another one at every look would be written at every look, and what is written is looked at.
+            let seconds = TOLERANCE.as_secs();
             let sentence = format!(
-                "Its clock is {seconds} s {word} the controller's; certificates and the times of snapshots cannot be trusted. Let NTP set both."
+                "Its clock is more than {seconds} s {word} the controller's; certificates and the times of snapshots cannot be trusted. Let NTP set both."
             );
             (Truth::False, reason, sentence)
         }

@@ -128,11 +128,7 @@ async fn a_target_says_whether_it_is_reached_understood_in_step_and_open_to_volu
     let address = site.agent("slow", ("nvmet", "0.0.1"), slow).await;
     site.object("slow", "nvmet", &address).await;
     let told = site.until("slow", "ClockAgrees=False/Behind").await;
-    // However long the question took.
-    assert!(
-        told.starts_with("Its clock is 3600 s behind") || told.starts_with("Its clock is 3599 s"),
-        "{told}"
-    );
+    assert!(told.starts_with("Its clock is more than 5 s behind the controller's"), "{told}");
     let told = site.until("slow", "Compatible=True/OtherVersion").await;
     assert!(told.contains("0.0.1") && told.contains(VERSION), "{told}");
     site.until("slow", "Reachable=True/Answers").await;
