@@ -29,6 +29,8 @@ need buildah buildah
 need iptables iptables
 need ip iproute2
 need losetup mount
+# The simulated RouterOS device is tried with a client that is not ours.
+need ssh openssh-client
 # The VM lab: QEMU boots Debian's kernel with a ramdisk of busybox and the kernel's modules.
 need qemu-system-x86_64 qemu-system-x86
 need cpio cpio

@@ -60,7 +60,6 @@ pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Command::KernelWrite { file, text } = &cli.command {
         return ExitCode::from(bowline_host::nvme::child(file, text));
     }
-    bowline_host::memory::use_one_pool();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return ended(Err(Failure::failed(format!("no threads can be started: {error}")))),
@@ -74,21 +73,7 @@ pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// How long work that nobody waits for any more may still take when the process is about to end.
 const AT_THE_END: Duration = Duration::from_secs(5);
 
-/// How often memory that is free is given back by a process that stays.
-const GIVE_BACK: Duration = Duration::from_secs(30);
-
-async fn give_back() {
-    loop {
-        tokio::time::sleep(GIVE_BACK).await;
-        let _ = tokio::task::spawn_blocking(bowline_host::memory::give_back).await;
-    }
-}
-
 async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failure> {
-    if matches!(cli.command, Command::Up(_) | Command::Node(_) | Command::Controller(_) | Command::Target(_))
-    {
-        tokio::spawn(give_back());
-    }
     match cli.command {
         Command::Up(args) => {
             log::init();

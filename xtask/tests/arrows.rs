@@ -81,7 +81,8 @@ const CORE_USES: &[&str] = &["jiff", "serde", "sha2", "thiserror"];
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("kube", &["bowline", "bowline-api", "bowline-cluster", "bowline-store", "bowline-testkit", "xtask"]),
     ("redb", &["bowline-store", "xtask"]),
-    ("russh", &["bowline-target"]),
+    // The one talks to devices, the other stands for one.
+    ("russh", &["bowline-target", "bowline-testkit"]),
     ("rustix", &["bowline-host", "bowline-mounter"]),
     ("anyhow", &["bowline", "xtask"]),
     ("stateright", &[]),

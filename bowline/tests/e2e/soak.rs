@@ -7,23 +7,11 @@ use tonic::{Code, Status};
 
 use crate::{BOWLINE, can_mount};
 use bowline_testkit::driver::{BLOCK, Driver, MIB};
-use bowline_testkit::say;
 use bowline_testkit::world::World;
+use bowline_testkit::{Dice, say};
 
 const CALLERS: usize = 64;
 const VOLUMES: u64 = 50;
-
-/// A small generator: the same seed gives the same calls.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
 
 #[derive(Default)]
 struct Tally {
@@ -56,15 +44,15 @@ async fn call(
     dice: &mut Dice,
     known: &Mutex<BTreeMap<u64, bowline_csi::wire::Volume>>,
 ) -> (&'static str, Result<(), Status>) {
-    let number = dice.roll(VOLUMES);
+    let number = dice.below(VOLUMES);
     let volume = known.lock().unwrap().get(&number).cloned();
-    let what = dice.roll(12);
+    let what = dice.below(12);
     let Some(volume) = volume.filter(|_| what != 0) else {
         let created = one.create(&format!("soak-{number}"), 4 * MIB, BLOCK).await;
         return ("create", created.map(|volume| drop(known.lock().unwrap().insert(number, volume))));
     };
     let id = volume.volume_id.clone();
-    let node = if dice.roll(2) == 0 { "worker-1" } else { "worker-2" };
+    let node = if dice.below(2) == 0 { "worker-1" } else { "worker-2" };
     match what {
         1 => ("delete", one.delete(&id).await.map(|()| drop(known.lock().unwrap().remove(&number)))),
         2 | 3 => ("publish", one.publish(&volume, node, BLOCK, false).await.map(drop)),
@@ -85,7 +73,7 @@ async fn call(
             Err(status) => ("snapshot", Err(status)),
             Ok(snapshot) => ("delete snapshot", one.delete_snapshot(&snapshot.snapshot_id).await),
         },
-        10 => ("grow", one.grow(&id, (4 + dice.roll(4) as i64) * MIB).await.map(drop)),
+        10 => ("grow", one.grow(&id, (4 + dice.below(4) as i64) * MIB).await.map(drop)),
         _ => ("list", {
             one.volumes().await;
             Ok(())
@@ -119,7 +107,7 @@ async fn sixty_four_callers_get_only_legal_answers() {
         .map(|number| {
             let (mut one, known, tally) = (one.clone(), Arc::clone(&known), Arc::clone(&tally));
             tokio::spawn(async move {
-                let mut dice = Dice(0x5EED + number);
+                let mut dice = Dice::new(0x5EED + number);
                 while Instant::now() < end {
                     let (what, answer) = call(&mut one, &mut dice, &known).await;
                     let mut tally = tally.lock().unwrap();

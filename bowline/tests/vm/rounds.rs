@@ -6,8 +6,8 @@
 use crate::fence::take_down;
 use bowline_csi::wire;
 use bowline_testkit::driver::{BLOCK, Driver, How, MIB, RWO};
-use bowline_testkit::say;
 use bowline_testkit::vm::{Found, Kernel, Site, Told, Vm, Writer, bring, count_of, insist};
+use bowline_testkit::{Dice, say};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Status;
@@ -43,22 +43,6 @@ struct Death {
     machine: &'static str,
     order: Order,
     after: usize,
-}
-
-/// xorshift: the same seed gives the same pauses.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-
-    async fn pause(&mut self) {
-        tokio::time::sleep(Duration::from_millis(self.roll(400))).await;
-    }
 }
 
 /// A volume that node a is let in to, or was never, and what must be on it.
@@ -142,7 +126,7 @@ async fn a_determined_writer_does_not_pass_the_fence() {
     }
     let (wanted, least) = (deaths.len(), if crate::is_thorough() { 100 } else { 7 });
     while rounds.number < least || !deaths.is_empty() {
-        let at = rounds.dice.roll(MANNERS.len() as u64) as usize;
+        let at = rounds.dice.below(MANNERS.len() as u64) as usize;
         let death = if crate::is_thorough() && rounds.number % 2 == 0 { None } else { deaths.pop() };
         rounds.round(at, death).await;
     }
@@ -160,8 +144,12 @@ impl Rounds {
             let volume = site.control.create(manner.name, 32 * MIB, manner.how).await.unwrap();
             held.push(Held { volume, manner, epoch: None });
         }
-        let dice = Dice(seed.max(1));
+        let dice = Dice::new(seed);
         Self { site, dice, held, number: 0, fences: vec![], deaths: vec![], passed: vec![] }
+    }
+
+    async fn pause(&mut self) {
+        tokio::time::sleep(Duration::from_millis(self.dice.below(400))).await;
     }
 
     /// Node a writes and is shut out; node b is let in and writes; node a is let in again, while it still has what it had.
@@ -180,17 +168,17 @@ impl Rounds {
             seen.assert_full_of(on_a, before, "after it was let in again");
         }
         let mut writer = seen.write(on_a, mine, manner.options);
-        writer.more(8 + self.dice.roll(64) as usize);
+        writer.more(8 + self.dice.below(64) as usize);
         seen.soil(on_a, mine);
         lab.cut("a", "control");
-        self.dice.pause().await;
+        self.pause().await;
 
         let begun = Instant::now();
         self.carry_out(Order::ShutOut, &volume, manner.how, death).await;
         self.fences.push(begun.elapsed());
         let at_the_fence = target.sum(&file);
         assert_eq!(exports_of(target, id), "", "{about}: it is exported while nobody is let in");
-        self.dice.pause().await;
+        self.pause().await;
         assert_eq!(target.sum(&file), at_the_fence, "{about}: something came after the fence");
 
         let pod = bring(&mut self.site.control, &mut self.site.b, &volume, manner.how).await.unwrap();
@@ -200,7 +188,7 @@ impl Rounds {
         }
         let found = there.flushed(on_b);
         there.fill(on_b, theirs);
-        self.dice.pause().await;
+        self.pause().await;
         there.assert_full_of(on_b, theirs, "while a goes on");
         self.site.b.detach_all(&mut self.site.control, id, "pod").await.unwrap();
         lab.mend("a", "control");
@@ -260,7 +248,7 @@ impl Rounds {
         let all = self.passed.iter().flat_map(|last| (0..last.after).map(|after| Death { after, ..*last }));
         let mut all: Vec<Death> = all.collect();
         for at in (1..all.len()).rev() {
-            all.swap(at, self.dice.roll(at as u64 + 1) as usize);
+            all.swap(at, self.dice.below(at as u64 + 1) as usize);
         }
         all
     }

@@ -21,7 +21,6 @@ pub mod holders;
 mod host;
 mod ioctl;
 pub mod loopdev;
-pub mod memory;
 pub mod mount;
 pub mod mountinfo;
 pub mod nvme;

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bowline_store::{Expected, Key, Kind, RedbStore, Store, StoreError};
+use bowline_testkit::Dice;
 
 const CHILD: &str = "BOWLINE_CRASH_CHILD";
 const WORKERS: u64 = 6;
@@ -36,7 +37,7 @@ fn main() {
     let seed = number("BOWLINE_CRASH_SEED").unwrap_or(u64::from(now.subsec_nanos()));
     println!("crash: {rounds} rounds, BOWLINE_CRASH_SEED={seed}");
     let start = Instant::now();
-    let (acknowledged, unacknowledged) = runtime().block_on(parent(rounds, Dice(seed)));
+    let (acknowledged, unacknowledged) = runtime().block_on(parent(rounds, Dice::new(seed)));
     println!(
         "test what_was_acknowledged_survives_a_kill ... ok ({acknowledged} writes acknowledged, {unacknowledged} found \
          without acknowledgement, {:.1?})",
@@ -48,26 +49,13 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Splitmix64: a seed is all it takes to repeat a run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % limit
-    }
-}
-
 fn key(worker: u64, step: u64) -> Key {
     Key::new(Kind::Ledger, format!("worker-{worker}-{}", step % NAMES))
 }
 
 /// Says which step it is and proves that it is whole; of a size that goes from nothing to many pages.
 fn value(worker: u64, step: u64) -> Vec<u8> {
-    let size = Dice(worker << 32 | step).below(20_000);
+    let size = Dice::new(worker << 32 | step).below(20_000);
     let mut text = format!("{worker} {step} {size} ");
     text.extend(std::iter::repeat_n(
         char::from(b'a' + u8::try_from(step % 26).unwrap()),

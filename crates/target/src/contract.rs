@@ -16,6 +16,15 @@ pub async fn run(target: &dyn Target, volumes: &[VolumeId]) {
     pages_show_every_volume_once(target, volumes).await;
 }
 
+/// As [`run`], for storage that lets one node in to a volume and no second.
+pub async fn run_for_one_host(target: &dyn Target, volumes: &[VolumeId]) {
+    let [first, second, third, ..] = volumes else { panic!("the suite needs three volumes") };
+    a_node_is_let_in_listed_and_shut_out(target, first).await;
+    a_revoked_epoch_is_never_let_in_again(target, second).await;
+    a_second_holder_is_refused_and_the_first_stays(target, third).await;
+    pages_show_every_volume_once(target, volumes).await;
+}
+
 fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
@@ -68,6 +77,24 @@ async fn one_of_several_holders_is_shut_out_alone(target: &dyn Target, volume: &
     for (name, epoch) in [("a", 1), ("c", 3)] {
         target.revoke(&revocation(volume, name, epoch)).await.unwrap();
     }
+}
+
+async fn a_second_holder_is_refused_and_the_first_stays(target: &dyn Target, volume: &VolumeId) {
+    target.allow(&grant(volume, "a", 1)).await.unwrap();
+    let second = target.allow(&grant(volume, "b", 2)).await;
+    assert!(matches!(second, Err(TargetError::Refused { .. })), "{second:?}");
+    assert_eq!(open_epochs(target, volume).await, [1]);
+    // That the second never gets in may be proven now or when the first is out, but not wrongly.
+    let proven = target.revoke(&revocation(volume, "b", 2)).await.is_ok();
+    assert_eq!(open_epochs(target, volume).await, [1], "the first stays");
+    target.revoke(&revocation(volume, "a", 1)).await.unwrap();
+    if !proven {
+        target.revoke(&revocation(volume, "b", 2)).await.unwrap();
+    }
+    let late = target.allow(&grant(volume, "b", 2)).await;
+    assert!(matches!(late, Err(TargetError::NeverAgain(_))), "{late:?}");
+    target.allow(&grant(volume, "b", 3)).await.unwrap();
+    target.revoke(&revocation(volume, "b", 3)).await.unwrap();
 }
 
 async fn pages_show_every_volume_once(target: &dyn Target, volumes: &[VolumeId]) {

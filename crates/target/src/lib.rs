@@ -12,11 +12,13 @@ pub mod contract;
 pub mod file;
 pub mod nvmet;
 mod provision;
+pub mod rds;
+mod turns;
 
 pub use backing::{BackingError, BackingFiles};
 pub use context::{ContextError, GrantContext, NvmeContext};
 pub use provision::{
-    Capacity, Cut, FILE, Item, NVMET, NewVolume, Progress, Provision, ProvisionError, Sizes, Source,
+    Capacity, Cut, FILE, Item, NVMET, NewVolume, Progress, Provision, ProvisionError, RDS, Sizes, Source,
     StoredSnapshot, StoredVolume,
 };
 

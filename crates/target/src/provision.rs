@@ -12,6 +12,8 @@ use crate::Target;
 pub const FILE: &str = "file";
 /// The kind of a target that exports such files over NVMe/TCP.
 pub const NVMET: &str = "nvmet";
+/// The kind of a target whose volumes are files of a MikroTik ROSE Data Server, which exports them over NVMe/TCP.
+pub const RDS: &str = "rds";
 
 /// What a new volume holds from the start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -3,6 +3,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
+use crate::Dice;
+
 /// What becomes of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Luck {
@@ -35,7 +37,7 @@ enum Chooser {
     At(usize, Luck),
     /// Drawn by a seeded generator; this many calls in a thousand go wrong, and none after the given number of steps.
     Random {
-        state: u64,
+        dice: Dice,
         per_thousand: u64,
         until: usize,
     },
@@ -71,7 +73,7 @@ impl Fate {
 
     /// Of the first `until` steps, `per_thousand` in a thousand go wrong. The same seed gives the same run.
     pub fn random(seed: u64, per_thousand: u64, until: usize) -> Self {
-        Self::with(Chooser::Random { state: seed, per_thousand, until })
+        Self::with(Chooser::Random { dice: Dice::new(seed), per_thousand, until })
     }
 
     /// How many steps there were.
@@ -142,16 +144,16 @@ impl Fate {
             Chooser::At(step, luck) if steps.len() == *step => *luck,
             Chooser::At(..) => Luck::Good,
             Chooser::Random { until, .. } if steps.len() >= *until => Luck::Good,
-            Chooser::Random { state, per_thousand, .. } => {
-                if next(state) % 1000 >= *per_thousand {
+            Chooser::Random { dice, per_thousand, .. } => {
+                if dice.below(1000) >= *per_thousand {
                     Luck::Good
                 } else {
-                    match next(state) % 5 {
+                    match dice.below(5) {
                         0 => Luck::LostBefore,
                         1 => Luck::LostAfter,
                         2 => Luck::DiesBefore,
                         3 => Luck::DiesAfter,
-                        _ => Luck::Slow(Duration::from_millis(next(state) % 90_000)),
+                        _ => Luck::Slow(Duration::from_millis(dice.below(90_000))),
                     }
                 }
             }
@@ -159,13 +161,4 @@ impl Fate {
         steps.push(Step { what, luck });
         luck
     }
-}
-
-/// SplitMix64: small, seeded, and the same everywhere.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }

@@ -6,7 +6,7 @@ use bowline_core::VolumeId;
 use bowline_csi::code::Reason;
 use bowline_engine::{Patience, Submitted, Withdrawal};
 use bowline_target::Item;
-use bowline_testkit::{Fate, csi, node, say};
+use bowline_testkit::{Dice, Fate, csi, node, say};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,18 +23,8 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % 1_000_003 % below
-    }
-}
-
 const WAIT: Duration = Duration::from_secs(10);
+const COPIES: [&str; 2] = ["copy-1", "copy-2"];
 const NAMES: [&str; 3] = ["one", "two", "three"];
 
 /// The ids that callers were told and that nobody has asked to delete since.
@@ -42,7 +32,7 @@ type Promised = Arc<Mutex<BTreeMap<&'static str, VolumeId>>>;
 
 /// One caller: a few random calls, whatever comes of them. Nobody else deletes what a caller with this name makes.
 async fn caller(catalog: Catalog, called: &'static str, seed: u64, promised: Promised) {
-    let mut draw = Draw(seed | 1);
+    let mut dice = Dice::new(seed);
     for _ in 0..8 {
         let known = promised.lock().unwrap().get(called).cloned();
         let volume = match catalog.create_volume(order(called), WAIT).await {
@@ -54,18 +44,18 @@ async fn caller(catalog: Catalog, called: &'static str, seed: u64, promised: Pro
         };
         assert!(known.is_none_or(|known| known == volume.id), "a volume was lost or made twice");
         promised.lock().unwrap().insert(called, volume.id.clone());
-        match draw.below(6) {
+        match dice.below(6) {
             0 => drop(catalog.grow_volume(&volume.id, volume.size + 4096, None, WAIT).await),
             1 => drop(catalog.create_snapshot(name(&format!("s-{called}")), &volume.id, WAIT).await),
             2 => {
                 let copy = NewVolume {
                     source: Some(Source::Volume(volume.id.clone())),
-                    ..order(["copy-1", "copy-2"][usize::try_from(draw.below(2)).unwrap()])
+                    ..order(dice.pick(&COPIES))
                 };
                 drop(catalog.create_volume(copy, WAIT).await);
             }
             3 => {
-                let on = ["a", "b"][usize::try_from(draw.below(2)).unwrap()];
+                let on = dice.pick(&["a", "b"]);
                 let attached = catalog.attach(&volume.id, csi(on), Patience::Refuse, WAIT).await;
                 if let Ok(Submitted::Satisfied { .. }) = attached {
                     let refused = catalog.delete_volume(&volume.id, WAIT).await;

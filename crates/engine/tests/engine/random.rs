@@ -2,7 +2,7 @@
 //! `make replay SEED=7`.
 
 use bowline_core::Ticket;
-use bowline_testkit::{Fate, backup, csi, say};
+use bowline_testkit::{Dice, Fate, backup, csi, say};
 use std::sync::Arc;
 
 use crate::scenario::{Do, Scenario};
@@ -17,19 +17,14 @@ fn seeds() -> Vec<u64> {
 
 /// Asks for and gives back tickets of three nodes in an order that the seed decides, and gives everything back.
 fn story(seed: u64) -> Scenario {
-    let tickets: Vec<Ticket> = ["a", "b", "c"].into_iter().flat_map(|on| [csi(on), backup(on)]).collect();
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut draw = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % 1_000_003).unwrap() % below
-    };
+    let nodes = ["a", "b", "c"];
+    let tickets: Vec<Ticket> = nodes.into_iter().flat_map(|on| [csi(on), backup(on)]).collect();
+    let mut dice = Dice::new(seed);
     let mut steps = Vec::new();
     for _ in 0..12 {
-        let ticket = tickets[draw(tickets.len())].clone();
-        steps.push(match draw(5) {
-            0 => Do::Force(["a", "b", "c"][draw(3)]),
+        let ticket = dice.pick(&tickets);
+        steps.push(match dice.below(5) {
+            0 => Do::Force(dice.pick(&nodes)),
             1 | 2 => Do::Detach(ticket),
             _ => Do::Ask(ticket),
         });

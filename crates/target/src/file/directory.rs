@@ -53,7 +53,7 @@ pub(super) fn called(item: &Item) -> String {
 }
 
 /// The moment it is.
-pub(super) fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     Timestamp::new(seconds, i32::try_from(since.subsec_nanos()).unwrap_or_default()).unwrap_or(Timestamp::MAX)

@@ -39,12 +39,13 @@ mod room;
 mod shelf;
 mod start;
 mod still;
-mod turns;
 
+pub(crate) use directory::now;
 pub use room::Policy;
 pub use shelf::Shelf;
 pub use start::OpenError;
 
+use crate::turns::Turns;
 use crate::{
     BackingError, BackingFiles, Capacity, Cut, Grant, Item, NewVolume, Page, Progress, Provision,
     ProvisionError, Revocation, Sizes, StoredSnapshot, StoredVolume, Target, TargetError, context,
@@ -62,7 +63,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use turns::Turns;
 
 /// The topology key of the machine whose directory it is.
 pub const TOPOLOGY_HOST: &str = "topology.bowline.storage/host";
@@ -96,7 +96,7 @@ struct Inner {
     sizes: Sizes,
     directory: Directory,
     room: Room,
-    turns: Turns,
+    turns: Turns<VolumeId>,
     /// Cuts that are taken, but whose snapshots have not all got their records because writing them failed.
     unfinished: Mutex<Vec<CutRecord>>,
     _lock: PathLock,

@@ -1,10 +1,10 @@
 //! A loss of power: what was synced is there, and of what was written since, anything.
 
 use crate::lab::{GENEROUS, Lab, MIB, grant, lab, node, open, order, revocation, volume};
-use crate::random::Dice;
 use bowline_core::{Epoch, NeverAgain};
 use bowline_target::file::FileTarget;
 use bowline_target::{BackingError, BackingFiles, Provision, Target, TargetError};
+use bowline_testkit::Dice;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn epochs(lab: &Lab, target: &FileTarget) -> BTreeSet<u64> {
 
 /// One command; says up to where it was told that what is not listed is closed.
 fn deed(lab: &Lab, target: &FileTarget, dice: &mut Dice) -> Option<u64> {
-    let who = NODES[usize::try_from(dice.below(3)).unwrap()];
+    let who = dice.pick(&NODES);
     let newest = epochs(lab, target).last().copied().unwrap_or(1);
     let epoch = (newest + dice.below(4)).saturating_sub(1).max(1);
     match dice.below(8) {
@@ -89,7 +89,7 @@ fn no_loss_of_power_opens_what_was_told_to_be_closed() {
     lab("power::no_loss_of_power_opens_what_was_told_to_be_closed", &[], |lab| {
         let mut kept = 0;
         for seed in 1..=30 {
-            let mut dice = Dice(seed * 0x9E37_79B9);
+            let mut dice = Dice::new(seed);
             let (dir, after) = (lab.path(&format!("volumes-{seed}")), lab.path(&format!("after-{seed}")));
             let target = lab.open(&dir);
             lab.create(&target, &order("v", MIB, None)).unwrap();

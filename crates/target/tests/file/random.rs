@@ -5,20 +5,9 @@ use bowline_core::{SnapshotId, VolumeId};
 use bowline_target::contract::provision::Bytes;
 use bowline_target::file::FileTarget;
 use bowline_target::{Cut, Item, Provision, ProvisionError, Source};
+use bowline_testkit::Dice;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// The numbers of a small generator: the same for the same seed.
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 /// What a volume or snapshot holds: the number at its head, and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +146,7 @@ fn compare(lab: &Lab, target: &FileTarget, model: &Model) {
 }
 
 fn play(lab: &Lab, dir: &Path, seed: u64) {
-    let (mut dice, mut model) = (Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1), Model::default());
+    let (mut dice, mut model) = (Dice::new(seed), Model::default());
     let mut target = open(dir, GENEROUS).unwrap();
     for step in 0..120 {
         if dice.below(15) == 0 {

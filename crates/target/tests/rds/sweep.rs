@@ -1,0 +1,167 @@
+//! A mishap at every command of every deed: the connection lost before it, after it, in the middle of it, or the command late. Whatever
+//! was answered, the same deed again brings it to its end, also from another process, and what comes late then changes nothing.
+
+use crate::device::{Device, Firmware, MISHAPS, Mishap, PLAIN};
+use crate::lab::{MIB, Raw, connect, cut, grant, lab, listed, order, revocation, snapshot, volume};
+use bowline_target::contract::provision::Bytes;
+use bowline_target::rds::RdsTarget;
+use bowline_target::{Progress, Provision, ProvisionError, Source, Target, TargetError};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Create,
+    Clone,
+    Restore,
+    Grow,
+    Allow,
+    Revoke,
+    RaiseEpoch,
+    Delete,
+    Snapshot,
+    DeleteSnapshot,
+}
+
+const DEEDS: [Deed; 10] = [
+    Deed::Create,
+    Deed::Clone,
+    Deed::Restore,
+    Deed::Grow,
+    Deed::Allow,
+    Deed::Revoke,
+    Deed::RaiseEpoch,
+    Deed::Delete,
+    Deed::Snapshot,
+    Deed::DeleteSnapshot,
+];
+
+/// Whether it was done; `false` if nobody knows. Any other answer would be wrong.
+fn known<T: std::fmt::Debug>(deed: Deed, answer: Result<T, ProvisionError>) -> bool {
+    match answer {
+        Ok(_) => true,
+        Err(ProvisionError::Unreachable { .. }) => false,
+        Err(error) => panic!("{deed:?}: {error:?}"),
+    }
+}
+
+async fn carry_out(deed: Deed, target: &RdsTarget) -> bool {
+    let progress = Progress::default();
+    let access = |answer: Result<(), TargetError>| match answer {
+        Ok(()) => true,
+        Err(TargetError::Unreachable { .. }) => false,
+        Err(error) => panic!("{deed:?}: {error:?}"),
+    };
+    match deed {
+        Deed::Create => known(deed, target.create(&order("n", MIB, None), &progress).await),
+        Deed::Clone => {
+            let from = Some(Source::Volume(volume("v")));
+            known(deed, target.create(&order("n", 2 * MIB, from), &progress).await)
+        }
+        Deed::Restore => {
+            let from = Some(Source::Snapshot(snapshot("s")));
+            known(deed, target.create(&order("n", MIB, from), &progress).await)
+        }
+        Deed::Grow => known(deed, target.grow(&volume("v"), 2 * MIB).await),
+        Deed::Allow => access(target.allow(&grant("v", "a", 1)).await),
+        Deed::Revoke => access(target.revoke(&revocation("v", "a", 1)).await.map(|_| ())),
+        Deed::RaiseEpoch => access(target.revoke(&revocation("w", "a", 7)).await.map(|_| ())),
+        Deed::Delete => known(deed, target.delete(&volume("w")).await),
+        Deed::Snapshot => known(deed, target.snapshot(&[cut("s1", "v"), cut("s2", "w")], &progress).await),
+        Deed::DeleteSnapshot => known(deed, target.delete_snapshot(&snapshot("s")).await),
+    }
+}
+
+async fn prepare(deed: Deed, firmware: Firmware) -> (Arc<Device>, RdsTarget) {
+    let (device, target) = lab(firmware, &["v", "w"]).await;
+    Raw(Arc::clone(&device)).write(&volume("v"), 0, b"data");
+    target.snapshot(&[cut("s", "v")], &Progress::default()).await.unwrap();
+    if deed == Deed::Revoke {
+        target.allow(&grant("v", "a", 1)).await.unwrap();
+    }
+    (device, target)
+}
+
+async fn check(deed: Deed, device: &Arc<Device>, target: &RdsTarget) {
+    let raw = Raw(Arc::clone(device));
+    let size = async |id: &str| target.volume(&volume(id)).await.unwrap().map(|stored| stored.size);
+    let mut open = Vec::new();
+    match deed {
+        Deed::Create => assert_eq!(size("n").await, Some(MIB)),
+        Deed::Clone => {
+            assert_eq!(size("n").await, Some(2 * MIB));
+            assert_eq!(raw.read(&volume("n"), 0, 4), b"data");
+        }
+        Deed::Restore => {
+            assert_eq!(size("n").await, Some(MIB));
+            assert_eq!(raw.read(&volume("n"), 0, 4), b"data");
+        }
+        Deed::Grow => assert_eq!(size("v").await, Some(2 * MIB)),
+        Deed::Allow => open.push(("v".to_owned(), 1, "a".to_owned())),
+        Deed::Revoke | Deed::RaiseEpoch => {
+            let late = if deed == Deed::Revoke { grant("v", "a", 1) } else { grant("w", "a", 7) };
+            let late = target.allow(&late).await;
+            assert!(matches!(late, Err(TargetError::NeverAgain(_))), "{late:?}");
+        }
+        Deed::Delete => assert_eq!(size("w").await, None),
+        Deed::Snapshot => {
+            let s1 = target.stored_snapshot(&snapshot("s1")).await.unwrap().unwrap();
+            let s2 = target.stored_snapshot(&snapshot("s2")).await.unwrap().unwrap();
+            assert_eq!(s1.taken_at, s2.taken_at);
+            assert_eq!(raw.read(&volume("snap-s1"), 0, 4), b"data");
+        }
+        Deed::DeleteSnapshot => assert_eq!(target.stored_snapshot(&snapshot("s")).await, Ok(None)),
+    }
+    assert_eq!(raw.read(&volume("v"), 0, 4), b"data", "nothing happens to what was there");
+    assert_eq!(listed(target).await, open);
+    let state = device.state();
+    assert_eq!(state.disks.len(), state.files.len(), "no file without its disk, no disk without its file");
+    assert!(!state.firmware.hosts || state.admitted.iter().all(|(.., host)| !host.is_empty()), "open to all");
+}
+
+/// Returns how many commands the deed takes.
+async fn sweep(deed: Deed, mishap: Mishap, firmware: Firmware, another: bool) -> usize {
+    for at in 0..100 {
+        let (device, target) = prepare(deed, firmware).await;
+        device.state().mishap = Some((at, mishap));
+        let done = carry_out(deed, &target).await;
+        let over = device.state().mishap.take().is_some();
+        if done {
+            check(deed, &device, &target).await;
+        }
+        if over {
+            assert!(done);
+            return at;
+        }
+        let target = if another { connect(&device).await } else { target };
+        assert!(carry_out(deed, &target).await, "{deed:?} again after {mishap:?} at {at}");
+        device.settle();
+        check(deed, &device, &target).await;
+    }
+    panic!("{deed:?} never ends");
+}
+
+async fn sweep_all(firmware: Firmware) -> usize {
+    let mut points = 0;
+    for deed in DEEDS {
+        for mishap in MISHAPS {
+            for another in [false, true] {
+                points += sweep(deed, mishap, firmware, another).await;
+            }
+        }
+    }
+    points
+}
+
+#[tokio::test]
+async fn a_mishap_at_every_command_of_every_deed() {
+    let mut points = 0;
+    for firmware in [
+        PLAIN,
+        Firmware { complains: true, ..PLAIN },
+        Firmware { backwards: true, gentle: true, complains: true, ..PLAIN },
+        Firmware { hosts: false, ..PLAIN },
+    ] {
+        points += sweep_all(firmware).await;
+    }
+    bowline_testkit::say(&format!("rds: {points} mishaps at every command of every deed"));
+}

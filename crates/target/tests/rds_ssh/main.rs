@@ -1,0 +1,10 @@
+//! The SSH link to a RouterOS device, against a real SSH server in front of a simulated one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
+
+mod cut;
+mod lab;
+mod login;
+mod openssh;
+mod sessions;
+mod trouble;
