@@ -200,13 +200,18 @@ fn holds_up_pods(reason: &str) -> bool {
 
 /// Takes events as they are told: they are written later, and whoever tells them waits for nobody.
 async fn hear(mut told: broadcast::Receiver<Event>, waiting: mpsc::Sender<Event>) {
+    let mut missing = 0_u64;
     loop {
         match told.recv().await {
-            Ok(event) => {
-                if waiting.try_send(event).is_err() {
-                    tracing::warn!("too much happened at once; an event is missing");
+            Ok(event) => match waiting.try_send(event) {
+                // Thousands may be missing one after another; that is said once, when there is room again.
+                Err(_) => missing += 1,
+                Ok(()) if missing > 0 => {
+                    tracing::warn!(missing, "too much happened at once; some events are missing");
+                    missing = 0;
                 }
-            }
+                Ok(()) => {}
+            },
             Err(broadcast::error::RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "too much happened at once; some events are missing");
             }

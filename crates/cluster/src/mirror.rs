@@ -6,7 +6,7 @@ use bowline_api::{Condition, TicketStatus, Truth};
 use bowline_controller::Catalog;
 use bowline_core::{Ledger, Phase, Ticket, TicketId, VolumeId};
 use bowline_csi::code::ListError;
-use bowline_engine::View;
+use bowline_engine::{Changes, View};
 use bowline_store::{Key, KubeStore};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::Notify;
 
 use crate::attacher::{Attacher, PersistentVolumes};
 use crate::pv::Pv;
@@ -229,20 +229,10 @@ impl Inner {
             .await
     }
 
-    async fn hear(self: Arc<Self>, mut changes: broadcast::Receiver<Arc<View>>) {
-        loop {
-            match changes.recv().await {
-                Ok(view) => {
-                    self.learn(&view.volume, &view.ledger);
-                    self.note(&view);
-                }
-                Err(broadcast::error::RecvError::Lagged(_)) => {
-                    if let Err(error) = self.read_all().await {
-                        tracing::warn!(%error, "annotations may be out of date for a while");
-                    }
-                }
-                Err(broadcast::error::RecvError::Closed) => return,
-            }
+    async fn hear(self: Arc<Self>, mut changes: Changes) {
+        while let Some(view) = changes.next().await {
+            self.learn(&view.volume, &view.ledger);
+            self.note(&view);
         }
     }
 

@@ -374,8 +374,7 @@ impl Actor {
             changed
         });
         if changed {
-            // Nobody needs to listen.
-            let _ = self.shared.changes.send(view);
+            self.shared.changes.tell(&view);
         }
     }
 

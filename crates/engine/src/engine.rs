@@ -12,9 +12,12 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::actor::{Actor, Message};
+use crate::changes::Told;
 use crate::link::Link;
 use crate::nodes::Nodes;
-use crate::{Clock, CompareError, Metrics, NodeReport, Patience, Settings, Status, View, Withdrawal};
+use crate::{
+    Changes, Clock, CompareError, Metrics, NodeReport, Patience, Settings, Status, View, Withdrawal,
+};
 
 /// The engine: submit and withdraw tickets, tell it what you see, watch what becomes of it.
 ///
@@ -124,7 +127,7 @@ pub(crate) struct Shared {
     actors: Mutex<Actors>,
     pub(crate) notices: broadcast::Sender<(VolumeId, Notice)>,
     pub(crate) refusals: broadcast::Sender<VolumeId>,
-    pub(crate) changes: broadcast::Sender<Arc<View>>,
+    pub(crate) changes: Told,
     /// What targets said of volumes whose actors have not read it yet. Not in the mailbox, where a wish would come first.
     pub(crate) lists: Mutex<HashMap<VolumeId, BTreeMap<Epoch, Export>>>,
     /// Where its tasks run: an observation may come from any thread.
@@ -186,7 +189,6 @@ impl Engine {
         metrics: Metrics,
     ) -> Self {
         let ((notices, _), (refusals, _)) = (broadcast::channel(1024), broadcast::channel(1024));
-        let (changes, _) = broadcast::channel(4096);
         let shared = Shared {
             store,
             targets: Mutex::new(targets),
@@ -198,7 +200,7 @@ impl Engine {
             actors: Mutex::default(),
             notices,
             refusals,
-            changes,
+            changes: Told::default(),
             lists: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
             asking: AtomicUsize::new(0),
@@ -321,10 +323,9 @@ impl Engine {
         self.shared.refusals.subscribe()
     }
 
-    /// Follows every change of every volume, for those who have an interest in many of them: one channel instead of one per
-    /// volume. Whoever lags behind is told so, and must look at what it is interested in.
-    pub fn changes(&self) -> broadcast::Receiver<Arc<View>> {
-        self.shared.changes.subscribe()
+    /// Follows the changes of all volumes, for those who have an interest in many of them: one place to look instead of one per volume.
+    pub fn changes(&self) -> Changes {
+        self.shared.changes.follow()
     }
 
     /// Forgets a volume for good, record and all. Refused while anybody holds or wants it.

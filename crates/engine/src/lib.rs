@@ -5,6 +5,7 @@
 
 mod actor;
 mod adopt;
+mod changes;
 mod clock;
 mod engine;
 pub mod executor;
@@ -17,6 +18,7 @@ mod view;
 mod waiters;
 
 pub use adopt::Exports;
+pub use changes::Changes;
 pub use clock::{Clock, SystemClock};
 pub use engine::{Engine, EngineError, Submitted, Withdrawn};
 pub use executor::{Action, Decide, Executor, Patience, Standing, Turn, Withdrawal, Written};

@@ -1,6 +1,6 @@
 //! The start: read everything back, compare with the targets, repair, and only then serve.
 
-use bowline_core::{Ledger, NodeId, Observed, Plan, TargetId, VolumeFacts, VolumeId, decide};
+use bowline_core::{Ledger, NodeId, Observed, Plan, TargetId, Verdict, VolumeFacts, VolumeId, decide};
 use bowline_store::{Kind, RecordError, Revision, Store, StoreError, record};
 use bowline_target::{Target, TargetError};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -227,14 +227,14 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
     for_each_ledger(shared, |volume, ledger, revision| {
         unread.remove(&volume);
         let here = lock(&shared.volumes).get(&volume).is_some_and(|known| known.facts.target == *target);
-        if here && is_first && !ledger.tickets().is_empty() {
-            waiting.insert(volume.clone());
-        }
         // The first list counts for all, however new their ledgers are: one that is too old only makes us ask again.
         let counts = here && (is_first || revision <= before);
         let plan = if counts { plan_with(shared, &listings, &volume, &ledger) } else { None };
-        if plan.is_some_and(|plan| is_work(&plan, &ledger)) {
+        let Some(plan) = plan else { return };
+        if is_work(&plan, &ledger) {
             busy.insert(volume);
+        } else if is_first && !plan.verdicts.values().all(Verdict::is_satisfied) {
+            waiting.insert(volume);
         }
     })
     .await?;
@@ -248,7 +248,7 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
     // Not earlier: an actor that believes its target compared must find the list ready.
     link.compared(&asked);
     if is_first {
-        // Whoever asked while it was not known whom the target lets in looks again.
+        // Whoever asked while it was not known whom the target lets in looks again; who has what was asked for need not.
         waiting.extend(shared.busy().into_iter().filter(is_here));
         waiting.extend(busy);
         for volume in &waiting {

@@ -105,11 +105,6 @@ impl Book {
         self.entries.get_mut(name)
     }
 
-    /// What was told may not be true any more, of any of them.
-    pub(crate) fn doubt_all(&mut self) {
-        self.entries.values_mut().for_each(|entry| entry.shown = None);
-    }
-
     pub(crate) fn names(&self) -> Vec<String> {
         self.entries.keys().cloned().collect()
     }

@@ -25,14 +25,14 @@ use bowline_controller::Catalog;
 use bowline_controller::csi::DRIVER;
 use bowline_core::{Ticket, TicketId, TicketKind, Verdict, VolumeId};
 use bowline_csi::code::ListError;
-use bowline_engine::View;
+use bowline_engine::Changes;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, Client, ResourceExt};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::Semaphore;
 
 use crate::nodes::Nodes;
 use crate::pause::pause;
@@ -397,30 +397,13 @@ fn standing(verdict: &Verdict) -> Standing {
     Standing { reason: verdict.reason(), epoch, detail }
 }
 
-async fn hear_engine(attacher: Weak<Inner>, mut changes: broadcast::Receiver<Arc<View>>) {
-    loop {
-        let heard = changes.recv().await;
+async fn hear_engine(attacher: Weak<Inner>, mut changes: Changes) {
+    while let Some(view) = changes.next().await {
         let Some(inner) = attacher.upgrade() else { return };
-        match heard {
-            Ok(view) => {
-                let now = |ticket: &TicketId| view.verdicts.get(ticket).map(standing);
-                let names = inner.book().with_news(&view.volume, now);
-                for name in names {
-                    inner.poke(&name);
-                }
-            }
-            Err(broadcast::error::RecvError::Lagged(missed)) => {
-                tracing::warn!(missed, "too much happened at once; every VolumeAttachment is looked at");
-                let names = {
-                    let mut book = inner.book();
-                    book.doubt_all();
-                    book.names()
-                };
-                for name in names {
-                    inner.poke(&name);
-                }
-            }
-            Err(broadcast::error::RecvError::Closed) => return,
+        let now = |ticket: &TicketId| view.verdicts.get(ticket).map(standing);
+        let names = inner.book().with_news(&view.volume, now);
+        for name in names {
+            inner.poke(&name);
         }
     }
 }

@@ -4,6 +4,7 @@ use bowline_core::{Epoch, Mode, Notice};
 use bowline_engine::{StartError, Submitted, Withdrawn};
 use bowline_store::{Expected, Key};
 use bowline_testkit::{Fate, Luck, csi, node, volume};
+use futures::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,4 +126,22 @@ async fn comparing_when_all_is_well_wakes_nobody() {
     running.engine.compare(&bowline_core::TargetId::new("sim").unwrap()).await.unwrap();
     assert_eq!(running.metric("bowline_engine_actors "), "0");
     assert!(notices.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_attached_volumes_were_woken_when_their_target_was_first_heard() {
+    let world = World::new();
+    let before = world.engine().await;
+    before.attach(csi("a")).await;
+    before.quiet().await;
+    drop(before);
+    world.target.set_silent(true);
+    let running = world.engine().await;
+    let mut changes = running.engine.changes();
+    world.target.set_silent(false);
+    running.engine.compare(&bowline_core::TargetId::new("sim").unwrap()).await.unwrap();
+    assert_eq!(running.metric("bowline_engine_actors "), "0");
+    running.quiet().await;
+    assert!(changes.next().now_or_never().is_none(), "nothing has changed");
+    assert_eq!(reason(&running.attach(csi("a")).await), "Satisfied", "and it is compared");
 }
