@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use ::redb::StorageBackend;
 use ::redb::backends::FileBackend;
@@ -23,6 +24,8 @@ pub(super) struct Faults {
     pub(super) fail_writes: AtomicBool,
     /// Syncs wait while somebody else holds this.
     pub(super) slow_syncs: Mutex<()>,
+    /// The thread of the last one.
+    pub(super) synced_by: Mutex<Option<thread::ThreadId>>,
 }
 
 impl Faults {
@@ -33,6 +36,7 @@ impl Faults {
             fail_syncs: AtomicBool::new(false),
             fail_writes: AtomicBool::new(false),
             slow_syncs: Mutex::new(()),
+            synced_by: Mutex::new(None),
         })
     }
 
@@ -71,6 +75,7 @@ impl StorageBackend for FaultyFile {
     fn sync_data(&self) -> io::Result<()> {
         self.faults.syncs.fetch_add(1, SeqCst);
         drop(self.faults.slow_syncs.lock().unwrap());
+        *self.faults.synced_by.lock().unwrap() = Some(thread::current().id());
         self.file.sync_data()?;
         if self.faults.fail_syncs.load(SeqCst) { Err(broken("sync")) } else { Ok(()) }
     }

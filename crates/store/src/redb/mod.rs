@@ -18,12 +18,14 @@ mod power;
 mod tests;
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 
 use ::redb::{Database, ReadTransaction, ReadableDatabase};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
 
 use self::disk::Device;
@@ -49,9 +51,11 @@ const QUEUE: usize = 512;
 #[derive(Debug)]
 pub struct RedbStore {
     shared: Arc<Shared>,
+    /// Whoever has it writes.
+    writer: Arc<Mutex<Writer>>,
     /// `None` only while being dropped.
     requests: Option<mpsc::Sender<Request>>,
-    writer: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -60,6 +64,8 @@ struct Shared {
     history: History,
     place: Place,
     device: Device,
+    /// Requests that were handed to the thread and that it has not begun with.
+    queued: AtomicUsize,
     // The last field, so that the lock is given back after the database is closed.
     _lock: Lock,
 }
@@ -94,27 +100,51 @@ impl RedbStore {
         let read = || schema::revision(&database.begin_read()?);
         let head = read().map_err(|error| place.open_fault(error))?;
         let history = History::new(limits, head);
-        let shared =
-            Arc::new(Shared { database: RwLock::new(Ok(database)), history, place, device, _lock: lock });
+        let (database, queued) = (RwLock::new(Ok(database)), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { database, history, place, device, queued, _lock: lock });
         let (requests, queue) = mpsc::channel(QUEUE);
-        let writer = Writer::new(Arc::clone(&shared), head);
-        let writer = thread::Builder::new()
+        let writer = Arc::new(Mutex::new(Writer::new(Arc::clone(&shared), head)));
+        let theirs = Arc::clone(&writer);
+        let thread = thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || writer.run(queue))
+            .spawn(move || writer::run(&theirs, queue))
             .map_err(|error| shared.place.unavailable(&error))?;
         tracing::info!(path = %shared.place.database().display(), revision = %head, "store opened");
-        Ok(RedbStore { shared, requests: Some(requests), writer: Some(writer) })
+        Ok(RedbStore { shared, writer, requests: Some(requests), thread: Some(thread) })
     }
 
     async fn write(&self, key: &Key, change: Change) -> Result<Revision, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Request::Write(Pending { key: key.clone(), change, reply })).await?;
+        let pending = Pending { key: key.clone(), change, reply };
+        if let Some(pending) = self.write_here(pending) {
+            self.send(Request::Write(pending)).await?;
+        }
         answer.await.map_err(|_| self.stopped())?
+    }
+
+    /// Writes on the caller's thread if nobody else does or wants to: two thread switches less. Gives back what has to queue up.
+    fn write_here(&self, pending: Pending) -> Option<Pending> {
+        let runtime = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+        // Elsewhere, everybody would have to wait for the disk.
+        let blocks_nobody = matches!(runtime, Ok(RuntimeFlavor::MultiThread));
+        if !blocks_nobody || self.shared.queued.load(Ordering::SeqCst) > 0 {
+            return Some(pending);
+        }
+        match self.writer.try_lock() {
+            Ok(mut writer) => {
+                tokio::task::block_in_place(|| writer.write(vec![pending]));
+                None
+            }
+            Err(_) => Some(pending),
+        }
     }
 
     async fn send(&self, request: Request) -> Result<(), StoreError> {
         let requests = self.requests.as_ref().ok_or_else(|| self.stopped())?;
-        requests.send(request).await.map_err(|_| self.stopped())
+        let permit = requests.reserve().await.map_err(|_| self.stopped())?;
+        self.shared.queued.fetch_add(1, Ordering::SeqCst);
+        permit.send(request);
+        Ok(())
     }
 
     fn stopped(&self) -> StoreError {
@@ -135,16 +165,19 @@ impl RedbStore {
 
     fn ask_for_recovery(&self) {
         // A full queue means that the writer will find out by itself.
-        let _ = self.requests.as_ref().map(|requests| requests.try_send(Request::Recover));
+        if let Some(Ok(permit)) = self.requests.as_ref().map(mpsc::Sender::try_reserve) {
+            self.shared.queued.fetch_add(1, Ordering::SeqCst);
+            permit.send(Request::Recover);
+        }
     }
 }
 
 impl Drop for RedbStore {
     fn drop(&mut self) {
         self.requests = None;
-        if let Some(writer) = self.writer.take() {
+        if let Some(thread) = self.thread.take() {
             // A writer that panicked has already said so.
-            let _ = writer.join();
+            let _ = thread.join();
         }
     }
 }

@@ -151,6 +151,68 @@ async fn a_commit_whose_sync_failed_is_written_anew_before_it_is_shown() {
     assert_eq!(value(&open(&dir, &Faults::none()), "during").await.unwrap(), b"in doubt");
 }
 
+/// A disk whose syncs wait until it is released.
+struct SlowDisk {
+    release: std::sync::mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl SlowDisk {
+    async fn of(faults: &Arc<Faults>) -> Self {
+        let (release, held) = std::sync::mpsc::channel();
+        let theirs = Arc::clone(faults);
+        let thread = thread::spawn(move || {
+            let _slow = theirs.slow_syncs.lock().unwrap();
+            held.recv().unwrap();
+        });
+        while faults.slow_syncs.try_lock().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        Self { release, thread }
+    }
+
+    fn release(self) {
+        self.release.send(()).unwrap();
+        self.thread.join().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_write_stays_on_its_thread_and_those_that_come_meanwhile_share_a_sync() {
+    let (dir, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+    let store = Arc::new(open(&dir, &faults));
+    let write = |name: String| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            put(&store, &name, name.as_bytes()).await.unwrap();
+            thread::current().id()
+        })
+    };
+    let own = write("lone".to_owned()).await.unwrap();
+    assert_eq!(*faults.synced_by.lock().unwrap(), Some(own));
+
+    let syncs = faults.syncs.load(SeqCst);
+    let disk = SlowDisk::of(&faults).await;
+    let first = write("first".to_owned());
+    while faults.syncs.load(SeqCst) == syncs {
+        tokio::task::yield_now().await;
+    }
+    let others: Vec<_> = (0..20).map(|n| write(format!("db-{n}"))).collect();
+    while store.shared.queued.load(SeqCst) < others.len() {
+        tokio::task::yield_now().await;
+    }
+    disk.release();
+    first.await.unwrap();
+    for other in join_all(others).await {
+        other.unwrap();
+    }
+    assert_eq!(faults.syncs.load(SeqCst) - syncs, 2, "one for the first, one for all others");
+    assert_eq!(store.shared.queued.load(SeqCst), 0);
+    for n in 0..20 {
+        assert_eq!(value(&store, &format!("db-{n}")).await.unwrap(), format!("db-{n}").as_bytes());
+    }
+}
+
 /// Reads are done on the caller's thread, so none may wait for a disk that is slow to sync.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_does_not_wait_for_a_commit() {
@@ -158,17 +220,7 @@ async fn a_read_does_not_wait_for_a_commit() {
     let store = Arc::new(open(&dir, &faults));
     let before = put(&store, "db-0", b"before").await.unwrap();
     let syncs = faults.syncs.load(SeqCst);
-    let (release, held) = std::sync::mpsc::channel();
-    let disk = thread::spawn({
-        let faults = Arc::clone(&faults);
-        move || {
-            let _slow = faults.slow_syncs.lock().unwrap();
-            held.recv().unwrap();
-        }
-    });
-    while faults.slow_syncs.try_lock().is_ok() {
-        tokio::task::yield_now().await;
-    }
+    let disk = SlowDisk::of(&faults).await;
     let write = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.put(&key("db-0"), b"after".to_vec(), Expected::At(before)).await }
@@ -184,8 +236,7 @@ async fn a_read_does_not_wait_for_a_commit() {
         }
     });
     let seen = tokio::time::timeout(PATIENCE, read).await;
-    release.send(()).unwrap();
-    disk.join().unwrap();
+    disk.release();
     let seen = seen.expect("the read waits for the commit").unwrap();
     assert_eq!(seen, (Some(b"before".to_vec()), before), "what is not durable was shown");
     write.await.unwrap().unwrap();

@@ -1,9 +1,9 @@
-//! The one thread that writes: group commit, and recovery from a disk that failed.
+//! The one writer: group commit, and recovery from a disk that failed.
 //!
 //! # Flow
 //!
-//! Writes queue up while a commit is under way; all that are waiting then go into one transaction, with one
-//! fsync, in the order they came. A write whose expectation fails is answered with a conflict and leaves the
+//! Whoever finds nobody writing writes by himself, on his own thread. Other writes queue up while a commit is under way; a thread
+//! puts all that are waiting into one transaction, with one fsync, in the order they came. A write whose expectation fails is answered with a conflict and leaves the
 //! others alone. Everybody is answered after the commit, so a write that waits for nobody costs exactly one.
 //!
 //! The commits are redb's default: durable, in one phase, checked by checksum when opened after a crash. Its
@@ -15,7 +15,8 @@
 //! redb refuses everything after its first I/O error, so the database is opened again, which also tells
 //! whether a commit that failed half-way took place.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use ::redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
@@ -52,10 +53,20 @@ pub(super) struct Import {
     pub(super) reply: oneshot::Sender<Result<bool, StoreError>>,
 }
 
+#[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
     /// The last revision that is known to be committed.
     head: Revision,
+}
+
+/// Works off what is queued, until every sender is gone.
+pub(super) fn run(writer: &Mutex<Writer>, mut requests: mpsc::Receiver<Request>) {
+    while let Some(first) = requests.blocking_recv() {
+        // One that panicked stays as it was left: nothing is written any more, and everybody is told so.
+        let Ok(mut writer) = writer.lock() else { return };
+        writer.work(first, &mut requests);
+    }
 }
 
 /// What a transaction does once it is committed.
@@ -76,32 +87,31 @@ impl Writer {
         Writer { shared, head }
     }
 
-    /// Works until every sender is gone.
-    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
-        while let Some(first) = requests.blocking_recv() {
-            let mut batch = Vec::new();
-            let mut recover = false;
-            let mut next = Some(first);
-            while let Some(request) = next {
-                match request {
-                    Request::Write(pending) => batch.push(pending),
-                    Request::Import(import) => {
-                        self.write(std::mem::take(&mut batch));
-                        self.import(import);
-                    }
-                    // Many reads may have asked; one attempt answers all.
-                    Request::Recover => recover = true,
+    /// One request, and those that are waiting behind it.
+    fn work(&mut self, first: Request, requests: &mut mpsc::Receiver<Request>) {
+        let mut batch = Vec::new();
+        let mut recover = false;
+        let mut next = Some(first);
+        while let Some(request) = next {
+            self.shared.queued.fetch_sub(1, Ordering::SeqCst);
+            match request {
+                Request::Write(pending) => batch.push(pending),
+                Request::Import(import) => {
+                    self.write(std::mem::take(&mut batch));
+                    self.import(import);
                 }
-                next = if batch.len() < BATCH { requests.try_recv().ok() } else { None };
+                // Many reads may have asked; one attempt answers all.
+                Request::Recover => recover = true,
             }
-            if recover {
-                self.heal();
-            }
-            self.write(batch);
+            next = if batch.len() < BATCH { requests.try_recv().ok() } else { None };
         }
+        if recover {
+            self.heal();
+        }
+        self.write(batch);
     }
 
-    fn write(&mut self, batch: Vec<Pending>) {
+    pub(super) fn write(&mut self, batch: Vec<Pending>) {
         if batch.is_empty() {
             return;
         }
