@@ -65,7 +65,7 @@ rm -rf "$out.new"
 mkdir -p "$out.new"
 packages=$(sed -n 's/^[[:space:]]*_ "\(.*\)"$/\1/p' "$here/tools.go")
 # shellcheck disable=SC2086 # a list of words
-(cd "$here" && GOTOOLCHAIN=local GOFLAGS= "$go" build -mod=readonly -trimpath -ldflags "-s -w $flags" -o "$out.new/" $packages) >&2
+(cd "$here" && GOTOOLCHAIN=local GOFLAGS= GOGC=400 "$go" build -mod=readonly -trimpath -ldflags "-s -w $flags" -o "$out.new/" $packages) >&2
 files "$out.new"
 touch "$out.new/.complete"
 rm -rf "$out"

@@ -1,11 +1,12 @@
 //! `xtask suites`: runs the tests that `cargo test --no-run` built, and what else must hold.
 //!
 //! One after another, as cargo would, with the longest last: they boot machines and clusters, and their patience is for a machine that has
-//! nothing else to do. Beside them runs what is no suite: the examples in the documentation, the documentation itself, the fuzz targets. What a
-//! suite prints is kept in a file, and shown if it fails.
+//! nothing else to do. Beside them, and yielding to them, runs what is no suite: the lints, the examples in the documentation, the documentation
+//! itself, the fuzz targets. What a suite prints is kept in a file, and shown if it fails.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -136,17 +137,24 @@ fn lanes(mut suites: Vec<Job>) -> Vec<Vec<Job>> {
     vec![suites, checks()]
 }
 
-/// What `make test` asks for beside the suites.
+/// What `make test` asks for beside the suites. It has time; they have deadlines.
 fn checks() -> Vec<Job> {
+    let gently = |program: OsString| {
+        let mut command = Command::new("nice");
+        command.arg(program);
+        command
+    };
     let cargo = |name: &str, arguments: &[&str]| {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = gently(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(arguments).args(["--workspace", "--locked"]);
         Job { name: name.into(), command }
     };
+    let mut lints = cargo("lints", &["clippy", "--all-targets", "--all-features"]);
+    lints.command.args(["--", "-D", "warnings"]);
     let mut documentation = cargo("documentation", &["doc", "--no-deps"]);
     documentation.command.env("RUSTDOCFLAGS", "-D warnings");
-    let fuzz = Job { name: "fuzz".into(), command: Command::new("fuzz/run.sh") };
-    vec![cargo("examples", &["test", "--doc", "--all-features"]), documentation, fuzz]
+    let fuzz = Job { name: "fuzz".into(), command: gently("fuzz/run.sh".into()) };
+    vec![lints, cargo("examples", &["test", "--doc", "--all-features"]), documentation, fuzz]
 }
 
 /// Runs one after another.
