@@ -23,8 +23,14 @@ const NVMET: &str = "/sys/kernel/config/nvmet";
 pub(crate) fn rows() -> Result<Vec<Row>> {
     let node = |name| Machine { memory: 1024, ..Machine::node(name) };
     let machines = [Machine::target("target"), node("a"), Machine::node("b"), Machine::new("control")];
-    let Some(mut site) = Site::start(Plan::of(machines), &binary()?) else { return Ok(vec![]) };
-    Runtime::new()?.block_on(async {
+    let runtime = Runtime::new()?;
+    let started = {
+        // The connections to the machines are made on it.
+        let _inside = runtime.enter();
+        Site::start(Plan::of(machines), &binary()?)
+    };
+    let Some(mut site) = started else { return Ok(vec![]) };
+    runtime.block_on(async {
         let mut rows = fences(&mut site).await?;
         rows.push(staging(&mut site).await?);
         rows.extend(driving(&mut site).await?);

@@ -75,6 +75,8 @@ pub fn example(name: &str) -> PathBuf {
 /// Where this very program was built: `TARGET/debug/deps/NAME` or `TARGET/debug/NAME`.
 fn target_directory() -> PathBuf {
     let own = std::env::current_exe().unwrap();
-    let found = own.ancestors().find(|directory| fs::exists(directory.join("CACHEDIR.TAG")).unwrap_or(false));
+    // Cargo writes this one always, and its CACHEDIR.TAG only into a directory that it has made itself.
+    let found =
+        own.ancestors().find(|directory| fs::exists(directory.join(".rustc_info.json")).unwrap_or(false));
     found.unwrap_or_else(|| panic!("{} is in no target directory", own.display())).to_owned()
 }
