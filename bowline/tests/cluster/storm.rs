@@ -8,7 +8,7 @@
 
 use crate::{Cluster, PATIENCE, paused};
 use bowline_testkit::lab::{BUSYBOX, ClusterLab, Image, NAMESPACE, Observer, Options};
-use bowline_testkit::say;
+use bowline_testkit::{Dice, say};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +16,6 @@ use std::time::{Duration, Instant};
 
 /// How long a pod may take to run, with the leader dying every few seconds.
 const COMING: Duration = Duration::from_secs(300);
-
-/// A small generator: the same seed gives the same storm, as far as the machine allows.
-#[derive(Clone)]
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
 
 fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -219,11 +206,11 @@ struct Storm<'a> {
 
 impl<'a> Storm<'a> {
     fn new(cluster: &'a Cluster, pods: u64, seed: u64) -> Self {
-        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut dice = Dice::new(seed);
         let volumes = (pods / 3).clamp(1, 20);
         let life = |number: u64| {
             let share = pods / volumes + u64::from(number < pods % volumes);
-            let node = ["lab-a", "lab-b"][usize::try_from(dice.roll(2)).unwrap()];
+            let node = dice.pick(&["lab-a", "lab-b"]);
             let writers = share.saturating_sub(1).max(1);
             let name = format!("s{number}");
             Life { name, writers, at: 0, step: Step::Wanted, node, overlaps: false, leaving: None }
@@ -237,7 +224,7 @@ impl<'a> Storm<'a> {
 
     fn blow(mut self) {
         let begun = Instant::now();
-        let dice = Dice(self.dice.roll(u64::MAX) | 1);
+        let dice = Dice::new(self.dice.below(u64::MAX));
         let (cluster, end) = (self.cluster, AtomicBool::new(false));
         let transitions =
             || cluster.field(&["lease", "bowline-controller", "-n", NAMESPACE], ".spec.leaseTransitions");
@@ -288,7 +275,7 @@ impl<'a> Storm<'a> {
                     panic!("{}: {}", life.pod(), lab.pod_logs("default", &life.pod()))
                 }
                 Step::Coming(_) if phase == "Running" && !life.is_reader() => {
-                    let stays = Duration::from_millis(2000 + self.dice.roll(5000));
+                    let stays = Duration::from_millis(2000 + self.dice.below(5000));
                     life.step = Step::Here(Instant::now() + stays);
                 }
                 Step::Coming(_) if phase == "Succeeded" => {
@@ -318,7 +305,7 @@ impl<'a> Storm<'a> {
             life.at += 1;
             life.step = Step::Wanted;
             let other = if life.node == "lab-a" { "lab-b" } else { "lab-a" };
-            let roll = self.dice.roll(4);
+            let roll = self.dice.below(4);
             // On the same node both would have it for a moment.
             life.overlaps = roll < 2;
             life.node = if roll < 3 { other } else { life.node };
@@ -442,13 +429,13 @@ fn chaos(cluster: &Cluster, mut dice: Dice, end: &AtomicBool) -> [u32; 2] {
     let lab = &cluster.lab;
     let [mut kills, mut switches] = [0, 0];
     while !end.load(Ordering::Relaxed) {
-        let rest = Duration::from_millis(3000 + dice.roll(9000));
+        let rest = Duration::from_millis(3000 + dice.below(9000));
         let begun = Instant::now();
         while begun.elapsed() < rest && !end.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(50));
         }
         let Some(leader) = leader(lab) else { continue };
-        if dice.roll(4) == 0 {
+        if dice.below(4) == 0 {
             let words = ["delete", "pod", &leader, "-n", NAMESPACE, "--wait=false"];
             switches += u32::from(lab.try_kubectl(&words).is_ok());
         } else if let Some(pid) = process(lab, &leader) {

@@ -1,6 +1,6 @@
 //! A part of a cluster that is one test's own: a namespace, so that several can use a cluster at the same time.
 
-use crate::{Cluster, PATIENCE};
+use crate::{Cluster, NAMESPACE, PATIENCE};
 use bowline_testkit::lab::BUSYBOX;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -155,28 +155,45 @@ impl<'a> Tenant<'a> {
         self.field(&["pv"], &ours).split_whitespace().map(str::to_owned).collect()
     }
 
+    /// What they are called, here and in Bowline. One that goes meanwhile has no handle any more.
+    fn names(&self) -> Vec<String> {
+        let volumes = self.volumes();
+        let handles = volumes.iter().map(|pv| self.field(&["pv", pv], ".spec.csi.volumeHandle"));
+        let handles: Vec<String> = handles.filter(|handle| !handle.is_empty()).collect();
+        [volumes, handles].concat()
+    }
+
     /// Deletes whatever is in the namespace, and sees all its volumes go.
     pub(crate) fn leaves_nothing(&self) {
         let lab = &self.cluster.lab;
-        let volumes = self.volumes();
-        let handles = volumes.iter().map(|pv| self.field(&["pv", pv], ".spec.csi.volumeHandle"));
-        let handles: Vec<String> = handles.collect();
+        let names = self.names();
         lab.kubectl(&["delete", "namespace", self.name, "--timeout=180s"]);
         lab.wait_for(&format!("the volumes of {} to be gone", self.name), PATIENCE, || {
             let kinds = "pv,volumeattachments.storage.k8s.io,bv,bva";
             let left = lab.try_kubectl(&["get", kinds, "-o", "yaml"]).ok()?;
-            let is_left = |name: &String| left.contains(name.as_str());
-            (self.volumes().is_empty() && !volumes.iter().chain(&handles).any(is_left)).then_some(())
+            (self.volumes().is_empty() && !names.iter().any(|name| left.contains(name))).then_some(())
         });
     }
 
     /// What somebody would look at who wonders why something does not work.
     fn look(&self) -> String {
         let look = |words: &[&str]| self.try_kubectl(words).unwrap_or_else(|error| error);
+        let names = self.names();
+        let logs = [
+            "--selector=app.kubernetes.io/component=controller",
+            "--all-containers",
+            "--prefix",
+            "--tail=-1",
+        ];
+        let logs = self.cluster.lab.try_kubectl(&[&["--namespace", NAMESPACE, "logs"], &logs[..]].concat());
+        let logs = logs.unwrap_or_else(|error| error);
+        let is_ours = |line: &&str| names.iter().any(|name| line.contains(name));
+        let logs: Vec<_> = logs.lines().filter(is_ours).collect();
         [
             look(&["get", "pods,pvc", "-o", "wide"]),
             look(&["get", "events", "--sort-by=.lastTimestamp"]),
             look(&["get", "pv,volumeattachments.storage.k8s.io,bv,bva", "-o", "wide"]),
+            logs.join("\n"),
         ]
         .join("\n")
     }

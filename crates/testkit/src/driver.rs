@@ -338,14 +338,18 @@ impl Driver {
     /// forked has this one's files open until its exec.
     pub async fn detach_all(&mut self, controller: &mut Driver, volume: &str, pod: &str) -> Answer<()> {
         let begun = Instant::now();
-        while let Err(status) = self.hide(volume, pod).await {
-            let busy = status.code() == Code::Unavailable && status.message().contains("busy");
-            if !busy || begun.elapsed() > FORK {
-                return Err(status);
+        let mut is_hidden = false;
+        loop {
+            let answer = if is_hidden { self.unstage(volume).await } else { self.hide(volume, pod).await };
+            match answer {
+                Ok(()) if is_hidden => break,
+                Ok(()) => is_hidden = true,
+                Err(status) if !status.message().contains("busy") || begun.elapsed() > FORK => {
+                    return Err(status);
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        self.unstage(volume).await?;
         controller.unpublish(volume, &self.node).await
     }
 

@@ -50,7 +50,8 @@ fn a_full_disk_is_told_and_nothing_is_left() {
                     (before.0.clone(), before.1.promised),
                     "{fs_type}"
                 );
-                assert!(before.1.free - after.free < MIB, "{fs_type}: room has leaked");
+                // A filesystem may also give back what it kept for itself.
+                assert!(before.1.free.saturating_sub(after.free) < MIB, "{fs_type}: room has leaked");
             }
             let items = lab.runtime.block_on(target.items(None, 9)).unwrap();
             assert_eq!(items, [Item::Volume(volume("v"))]);
