@@ -329,7 +329,8 @@ fn containers_see_their_directory_of_a_volume_only(tenant: &Tenant<'_>) {
     let volume = claimed("tree");
     let mount = "volumeMounts: [{ name: data, mountPath: /a, subPath: one/a }, { name: data, mountPath: /b, subPath: b }, \
                  { name: data, mountPath: /c, subPath: b, readOnly: true }]";
-    let write = "set -e; echo a > /a/file; echo b > /b/file; ls /a /b; cat /c/file; \
+    // One stream: of two, it is open which line comes first.
+    let write = "exec 2>&1; set -e; echo a > /a/file; echo b > /b/file; ls /a /b; cat /c/file; \
                  if echo no > /c/file; then exit 1; fi";
     tenant.pod("parts", &Seat { mount, ..Seat::on("lab-a", &volume, write) });
     let said = tenant.ended("parts");
