@@ -58,7 +58,7 @@ pub(crate) struct Entry {
     seen: Option<Seen>,
     pub(crate) filed: Option<Filed>,
     pub(crate) standing: Option<Standing>,
-    /// What the engine has told of it since then.
+    /// What the engine has told of it since somebody began to look.
     pub(crate) heard: Option<Option<Standing>>,
     /// A digest of the context that the object was told when it was satisfied: while it says so, and nothing is heard, nobody needs to be asked. A
     /// second wish would make the engine write at once what it may write later.
@@ -83,6 +83,11 @@ impl Entry {
     /// As it was last seen; `None` if it does not show.
     pub(crate) fn object(&self) -> Option<Arc<VolumeAttachment>> {
         Some(Arc::new(self.seen.as_ref()?.object.open()?))
+    }
+
+    /// Whether the engine has told something else than what was last answered.
+    pub(crate) fn hears_other_than_stands(&self) -> bool {
+        self.heard.as_ref().is_some_and(|heard| *heard != self.standing)
     }
 }
 
@@ -166,7 +171,10 @@ impl Book {
     }
 
     pub(crate) fn unfile(&mut self, name: &str) {
-        let Some(filed) = self.entries.get_mut(name).and_then(|entry| entry.filed.take()) else { return };
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let Some(filed) = entry.filed.take() else { return };
+        // What was told is about a ticket that is nobody's now.
+        entry.heard = None;
         if let Some(names) = self.by_volume.get_mut(&filed.volume) {
             names.retain(|one| one != name);
             if names.is_empty() {

@@ -318,9 +318,11 @@ impl Inner {
         self.working.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         loop {
             if let Some(entry) = self.book().get_mut(name) {
-                entry.dirty = false;
+                // Whatever was told before, this look asks anew.
+                (entry.dirty, entry.heard) = (false, None);
             }
             let next = self.step(name).await;
+            self.compare_with_heard(name).await;
             let rest = {
                 let mut book = self.book();
                 let Some(entry) = book.get_mut(name) else { break };
@@ -344,8 +346,8 @@ impl Inner {
                     entry.resting = true;
                     pause(&name, entry.failures - 1, LONGEST)
                 });
-                // What the engine told while somebody was at it, and after that one was answered.
-                if entry.heard.take().is_some_and(|heard| heard != entry.standing) {
+                // What the engine told just now.
+                if entry.hears_other_than_stands() {
                     (entry.dirty, entry.shown) = (true, None);
                 }
                 if rest.is_none() && !entry.dirty {
@@ -360,6 +362,29 @@ impl Inner {
             }
         }
         self.working.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Looks again if the engine told something else while somebody looked, and still means it. What it tells comes by another way than what it
+    /// answers, so either may be the older one, and only the engine knows which.
+    async fn compare_with_heard(&self, name: &str) {
+        let doubtful = {
+            let mut book = self.book();
+            let entry = book.get_mut(name).filter(|entry| entry.hears_other_than_stands());
+            entry.and_then(|entry| {
+                entry.heard = None;
+                Some((entry.filed.clone()?, entry.standing.clone()))
+            })
+        };
+        let Some((filed, stood)) = doubtful else { return };
+        let stands = match self.catalog.engine().view(&filed.volume).await {
+            Ok(view) => view.verdicts.get(&filed.ticket).map(standing),
+            Err(_) => None,
+        };
+        if stands != stood
+            && let Some(entry) = self.book().get_mut(name)
+        {
+            (entry.dirty, entry.shown) = (true, None);
+        }
     }
 
     /// Waits before another try, unless the object itself changes.

@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use std::sync::Arc;
 
-use crate::world::{DRIVER, FINALIZER, LONG, World, pv, wait_for};
+use crate::world::{DRIVER, FINALIZER, LONG, World, holding, pv, wait_for};
 
 fn metadata(object: &VolumeAttachment) -> String {
     let metadata = object.status.as_ref().unwrap().attachment_metadata.clone().unwrap();
@@ -132,6 +132,28 @@ async fn who_waits_is_told_anew_when_somebody_else_has_it() {
     world.delete("va-first").await;
     world.until_attached("va-next").await;
     world.until_told("va-last", "id-b has the volume").await;
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_engine_told_while_an_object_was_being_marked_was_forgotten() {
+    let Some(world) = World::new().await else { return };
+    let (slow, let_through) = holding(&world.client, "va-slow");
+    let controller = world.start_with(slow).await;
+    let volume = controller.volume(&world, "marked").await;
+    world.attach("va-first", "marked", "a").await;
+    world.until_attached("va-first").await;
+    world.attach("va-slow", "marked", "b").await;
+    wait_for("the second ticket to wait", async || {
+        let view = controller.catalog.view(&volume.id).await.unwrap();
+        view.verdicts.values().any(|one| one.reason() == "HeldElsewhere").then_some(())
+    })
+    .await;
+    world.delete("va-first").await;
+    world.until_gone("va-first").await;
+    world.until_open(&volume, &["id-b"]).await;
+    let_through.send_replace(true);
+    world.until_attached("va-slow").await;
     world.check();
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use tokio::sync::{Mutex as Turn, MutexGuard};
+use tokio::sync::{Mutex as Turn, MutexGuard, watch};
 
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 pub(crate) const DRIVER: &str = "bowline.storage";
@@ -193,12 +193,17 @@ impl World {
 
     /// Starts a controller: catalog, nodes, attacher.
     pub(crate) async fn start(&self) -> Controller {
+        self.start_with(self.client.clone()).await
+    }
+
+    /// Starts a controller whose attacher talks to the API server through this client.
+    pub(crate) async fn start_with(&self, client: Client) -> Controller {
         let (catalog, registry) = self.catalog().await;
         let writes = Writes::new(&mut registry.lock().unwrap());
         let nodes = Nodes::start(self.client.clone(), catalog.clone()).await;
         let pvs = PersistentVolumes::start(self.client.clone()).await;
         let parts = AttacherParts {
-            client: self.client.clone(),
+            client,
             catalog: catalog.clone(),
             nodes: nodes.clone(),
             writes: writes.clone(),
@@ -292,6 +297,23 @@ impl World {
         })
         .await;
     }
+}
+
+/// A way to the API server on which writes to one VolumeAttachment are held up until they are let through.
+pub(crate) fn holding(client: &Client, name: &str) -> (Client, watch::Sender<bool>) {
+    let (let_through, held) = watch::channel(false);
+    let (client, path) = (client.clone(), format!("/volumeattachments/{name}"));
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, mut held) = (client.clone(), held.clone());
+        let is_held = request.method() == http::Method::PATCH && request.uri().path().ends_with(&path);
+        async move {
+            if is_held {
+                let _ = held.wait_for(|open| *open).await;
+            }
+            client.send(request).await
+        }
+    });
+    (Client::new(service, "default"), let_through)
 }
 
 /// Looks until there is something to see, and says what it waited for.
