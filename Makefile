@@ -19,7 +19,8 @@ setup: ## Installs what is missing on a Debian machine, and says what
 	@./setup.sh
 
 .PHONY: run
-run: setup ## Builds Bowline, starts it in a scratch directory and shows what to try
+run: ## Builds Bowline, starts it in a scratch directory and shows what to try
+	@./setup.sh run
 	@./run.sh
 
 .PHONY: tools

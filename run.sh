@@ -7,8 +7,8 @@ target=${CARGO_TARGET_DIR:-$cache/target}
 PATH="$PATH:$HOME/.cargo/bin"
 
 echo "run: building (the first time takes some minutes)"
-# What it uses is not optimised: a newcomer waits for the build, not for Bowline.
-CARGO_TARGET_DIR=$target/run cargo build --quiet --locked -p bowline --config 'profile.dev.package."*".opt-level=0'
+# Neither optimised nor made for a debugger: a newcomer waits for the build, not for Bowline.
+CARGO_TARGET_DIR=$target/run cargo build --quiet --locked -p bowline --config 'profile.dev.debug=false' --config 'profile.dev.package."*".opt-level=0'
 bowline=$target/run/debug/bowline
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/bowline-run-XXXXXX")

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what is missing to build and test Bowline on a Debian machine, and says what. A second run installs nothing.
+# Installs what is missing to build and test Bowline on a Debian machine, or with the word `run` only to build and run it, and says what. A second run
+# installs nothing.
 set -eu
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -7,37 +8,43 @@ say() { printf 'setup: %s\n' "$*"; }
 # command -> Debian package
 missing=
 need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
-need cc gcc
-# The fuzzer's runtime is C++.
-need c++ g++
-# The conformance suite is a Go program, built from source by lab/tools.sh.
-need go golang-go
-need git git
-# The tests of crates/host make and mount real filesystems.
 PATH="$PATH:/usr/sbin:/sbin"
+
+# To build Bowline, and to have volumes with filesystems in them.
+need cc gcc
 need mkfs.ext4 e2fsprogs
 need mkfs.xfs xfsprogs
-need mkfs.btrfs btrfs-progs
-need mkswap util-linux
-# The labs: an API server keeps its objects in etcd; nodes run pods with containerd, from images that buildah makes.
-need etcd etcd-server
-need etcdctl etcd-client
-need containerd containerd
-need runc runc
-[ -x /usr/lib/cni/ptp ] || missing="$missing containernetworking-plugins"
-need buildah buildah
-need iptables iptables
-need ip iproute2
 need losetup mount
-# The simulated RouterOS device is tried with a client that is not ours.
-need ssh openssh-client
-# The VM lab: QEMU boots Debian's kernel with a ramdisk of busybox and the kernel's modules.
-need qemu-system-x86_64 qemu-system-x86
-need cpio cpio
-need modprobe kmod
-need xz xz-utils
-need strip binutils
-[ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing="$missing busybox-static"
+
+for_tests() {
+    # The fuzzer's runtime is C++.
+    need c++ g++
+    # The conformance suite is a Go program, built from source by lab/tools.sh.
+    need go golang-go
+    need git git
+    # The tests of crates/host meet filesystems of others.
+    need mkfs.btrfs btrfs-progs
+    need mkswap util-linux
+    # The labs: an API server keeps its objects in etcd; nodes run pods with containerd, from images that buildah makes.
+    need etcd etcd-server
+    need etcdctl etcd-client
+    need containerd containerd
+    need runc runc
+    [ -x /usr/lib/cni/ptp ] || missing="$missing containernetworking-plugins"
+    need buildah buildah
+    need iptables iptables
+    need ip iproute2
+    # The simulated RouterOS device is tried with a client that is not ours.
+    need ssh openssh-client
+    # The VM lab: QEMU boots Debian's kernel with a ramdisk of busybox and the kernel's modules.
+    need qemu-system-x86_64 qemu-system-x86
+    need cpio cpio
+    need modprobe kmod
+    need xz xz-utils
+    need strip binutils
+    [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing="$missing busybox-static"
+}
+[ "${1:-}" = run ] || for_tests
 
 if ! command -v cargo >/dev/null 2>&1 && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
     missing="$missing rustup"
