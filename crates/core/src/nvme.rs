@@ -8,6 +8,9 @@ use crate::{Epoch, NodeId, VolumeId};
 /// How the name of every subsystem that Bowline exports begins. Nothing that begins otherwise is ever touched.
 pub const NQN_PREFIX: &str = "nqn.2026-01.storage.bowline:";
 
+/// Stands for the UUID of a namespace where the storage cannot set it: the only namespace that the subsystem has, whatever its UUID.
+pub const ONLY_NAMESPACE: &str = "only";
+
 /// The longest volume id that stands in a name as it is: a whole name has at most 223 bytes.
 const PLAIN: usize = 100;
 
@@ -23,21 +26,24 @@ pub struct NvmeNames {
     pub host: String,
     /// As whom the node must log in, as a UUID.
     pub host_id: String,
-    /// The namespace's UUID.
+    /// The namespace's UUID, or [`ONLY_NAMESPACE`].
     pub namespace: String,
 }
 
 impl NvmeNames {
-    /// The names of a grant of a volume that lies on the storage called `installation`.
+    /// The names of a grant of a volume that lies on the storage called `installation`. A ':' in that is only in the names of devices that remember
+    /// nothing but names, and cannot be told a namespace's UUID either.
     pub fn new(installation: &str, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Self {
         // Neither an id nor an installation contains a '/', so the parts cannot run into each other.
         let grant = format!("{installation}/{volume}/{node}/{epoch}");
         let host_id = uuid("host", &grant);
+        let namespace =
+            if installation.contains(':') { ONLY_NAMESPACE.to_owned() } else { uuid("namespace", &grant) };
         Self {
             subsystem: format!("{}e{epoch}", subsystems_of(installation, volume)),
             host: format!("nqn.2014-08.org.nvmexpress:uuid:{host_id}"),
             host_id,
-            namespace: uuid("namespace", &grant),
+            namespace,
         }
     }
 
@@ -111,6 +117,13 @@ mod tests {
             namespace: "3a6e169d-dd35-8ed9-aa8e-a9df274f8cc7",
         }
         "#);
+    }
+
+    #[test]
+    fn a_device_that_only_remembers_names_has_one_namespace_in_a_subsystem() {
+        let (volume, node) = (VolumeId::new("a").unwrap(), NodeId::new("n").unwrap());
+        let names = NvmeNames::new("lab-1:wfn:n", &volume, &node, Epoch::new(1));
+        assert_eq!(names.namespace, ONLY_NAMESPACE);
     }
 
     #[test]

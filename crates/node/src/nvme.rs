@@ -29,7 +29,7 @@ impl Found {
     }
 
     fn devices(&self, nvme: &Nvme) -> Vec<Device> {
-        let ours = self.subsystem.namespaces.iter().filter(|one| one.is(&self.names.namespace));
+        let ours = self.subsystem.named(&self.names.namespace);
         ours.filter_map(|one| nvme.node_of(one)).map(|node| device(node, self.epoch)).collect()
     }
 }

@@ -25,6 +25,7 @@ pub use write::{Child, Kernel, WriteError, child};
 use crate::device::{BlockDevice, DeviceError, DeviceNumber, Open};
 use crate::holders::Holder;
 use crate::host::Host;
+use bowline_core::ONLY_NAMESPACE;
 use bowline_failpoint::pass;
 use cache::{Cache, Hint};
 use connect::Turn;
@@ -198,7 +199,8 @@ impl Nvme {
 
     fn resolve_at(&self, nqn: &str, namespace: &str, now: Instant) -> Result<Option<BlockNode>, NvmeError> {
         self.is_ours(nqn)?;
-        let hint = self.cache().get(nqn, now);
+        // Whether it is the only one is not seen by looking at it alone.
+        let hint = self.cache().get(nqn, now).filter(|_| namespace != ONLY_NAMESPACE);
         if let Some(hint) = hint {
             if let Some(node) = self.proven(&hint, nqn, namespace)? {
                 return Ok(Some(node));
@@ -206,7 +208,7 @@ impl Nvme {
             self.cache().forget(nqn);
         }
         let Some(subsystem) = self.subsystem(nqn)? else { return Ok(None) };
-        let mut found = subsystem.namespaces.iter().filter(|one| one.is(namespace));
+        let mut found = subsystem.named(namespace);
         let found = found.find_map(|one| Some((one, self.node_of(one)?)));
         if let Some((namespace, _)) = &found {
             let (name, number) = (namespace.name.clone(), namespace.number);
@@ -360,10 +362,14 @@ impl Nvme {
     }
 }
 
-impl Namespace {
-    /// Whether this is the namespace with that UUID.
-    pub fn is(&self, namespace: &str) -> bool {
-        self.uuid.as_deref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(namespace))
+impl Subsystem {
+    /// The disks of the namespace with that UUID, or of the only one there is ([`ONLY_NAMESPACE`]): of several, none.
+    pub fn named(&self, namespace: &str) -> impl Iterator<Item = &Namespace> {
+        let only = namespace == ONLY_NAMESPACE && self.namespaces.len() == 1;
+        let is = move |one: &&Namespace| {
+            only || one.uuid.as_deref().is_some_and(|uuid| uuid.eq_ignore_ascii_case(namespace))
+        };
+        self.namespaces.iter().filter(is)
     }
 }
 

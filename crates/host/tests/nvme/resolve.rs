@@ -2,6 +2,7 @@
 
 use crate::tree::Tree;
 use crate::{machine, nvme};
+use bowline_core::ONLY_NAMESPACE;
 use bowline_host::nvme::{ControllerState, Kernel, Nvme, NvmeError, WriteError};
 use std::fs;
 use std::path::Path;
@@ -52,6 +53,18 @@ fn the_disk_of_another_subsystem_is_not_picked_by_the_number_of_a_controller() {
         let other = ("nqn.2026-01.storage.bowline:s:a:e2", A.1);
         assert_eq!(found(&nvme, other), None, "another epoch is another disk");
     }
+}
+
+#[test]
+fn where_no_uuid_could_be_set_the_only_namespace_is_taken_and_of_several_none() {
+    let Some(tree) = machine(MULTIPATH) else { return };
+    let nvme = reader(&tree);
+    for _ in 0..2 {
+        assert_eq!(found(&nvme, (A.0, ONLY_NAMESPACE)).as_deref(), Some("nvme1n1 3"));
+    }
+    let Some(tree) = machine(ODD) else { return };
+    let (nvme, disks) = (reader(&tree), "nqn.2026-01.storage.bowline:s:disks:e1");
+    assert_eq!(found(&nvme, (disks, ONLY_NAMESPACE)), None, "it has three");
 }
 
 #[test]
