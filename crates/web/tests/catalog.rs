@@ -320,6 +320,14 @@ async fn lists_come_in_pages_and_room_and_drift_are_told() {
     world.target.lose(&world.target.items()[0]);
     let doctor = world.ok(200, "GET", "/v1/doctor", None).await;
     assert_eq!(doctor["drift"]["missing"].as_array().unwrap().len(), 1);
+    world.target.set_silent(true);
+    tokio::time::pause();
+    let doctor = world.ok(200, "GET", "/v1/doctor", None).await;
+    assert_eq!(doctor["drift"], Value::Null, "a target that does not answer is no reason to tell nothing");
+    let last = doctor["findings"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["what"], &last["present"]), (&json!("records and storage, compared"), &json!(false)));
+    world.target.set_silent(false);
+    tokio::time::resume();
     let metrics = world.ok(200, "GET", "/metrics", None).await;
     assert!(metrics.as_str().unwrap().contains("bowline_volumes 3"), "{metrics}");
     assert!(metrics.as_str().unwrap().ends_with("# EOF\n"));

@@ -11,7 +11,7 @@ use crate::api::Api;
 use crate::extract::Asked;
 use crate::problem::Problem;
 use crate::routes::{ROUTES, description};
-use crate::wire::{Capacity, Doctor, Event, Events};
+use crate::wire::{Capacity, Doctor, Event, Events, Finding};
 
 /// What happened, newest last; of one volume only if given.
 #[utoipa::path(get, path = "/v1/events", tag = "events", params(PageQuery), responses(
@@ -36,19 +36,34 @@ pub(crate) async fn capacity(State(api): State<Api>) -> Result<Json<Capacity>, P
     Ok(Json(api.catalog()?.capacity().await?.into()))
 }
 
+/// How long records are compared with storage, before the rest is told without it.
+const COMPARE: Duration = Duration::from_secs(15);
+
 /// What was found out about the machine, and where records and storage disagree.
 #[utoipa::path(get, path = "/v1/doctor", tag = "machine", responses(
     (status = 200, body = Doctor), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(crate) async fn doctor(State(api): State<Api>) -> Result<Json<Doctor>, Problem> {
-    let drift = match api.catalog() {
-        Ok(catalog) => Some(catalog.drift().await?.into()),
+    let (drift, unknown) = match api.catalog() {
+        // A target that does not answer is what somebody may be looking for: the rest is told all the same.
+        Ok(catalog) => match tokio::time::timeout(COMPARE, catalog.drift()).await {
+            Ok(Ok(drift)) => (Some(drift.into()), None),
+            Ok(Err(error)) => (None, Some(error.to_string())),
+            Err(_) => (None, Some(format!("a target has not answered within {COMPARE:?}"))),
+        },
         // Another process has the records, and can tell more.
         Err(problem) if problem.code == "NotLeading" => return Err(problem),
-        Err(_) => None,
+        Err(_) => (None, None),
     };
     let probe = api.inner.parts.probe.clone();
     let findings = tokio::task::spawn_blocking(move || probe()).await;
-    let findings = findings.map_err(|error| Problem::new("Broken", error.to_string()))?;
+    let mut findings = findings.map_err(|error| Problem::new("Broken", error.to_string()))?;
+    findings.extend(unknown.map(|detail| Finding {
+        what: "records and storage, compared".to_owned(),
+        needed_for: "knowing that nothing is lost".to_owned(),
+        present: false,
+        detail,
+        required: true,
+    }));
     let (version, node) = (api.inner.parts.version.to_owned(), api.inner.parts.node.clone());
     Ok(Json(Doctor { version, node, findings, drift }))
 }
