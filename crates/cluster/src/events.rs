@@ -24,8 +24,10 @@ const CONTROLLER: &str = "bowline.storage/controller";
 const REMEMBERED: usize = 1024;
 /// How many may wait to be written.
 const WAITING: usize = 8192;
-/// How often they are put off in a row because of grants, and for how long each time.
+/// How often they are put off in a row because of grants, and for how long each time. After that, each of them waits a little: in a storm few are
+/// written, and after it the rest.
 const PUT_OFF: u32 = 100;
+const EACH: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(100);
 /// The API server refuses longer notes.
 const NOTE: usize = 1024;
@@ -228,9 +230,7 @@ impl Writer {
                 tokio::time::sleep(PAUSE).await;
                 put_off += 1;
             }
-            if inbox.is_empty() {
-                put_off = 0;
-            }
+            put_off = if inbox.is_empty() { 0 } else { put_off.min(PUT_OFF - EACH) };
             self.write(&event).await;
         }
     }

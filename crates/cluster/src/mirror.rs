@@ -24,10 +24,11 @@ use crate::writes::Writes;
 
 /// How often what has changed is written.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often it may be put off in a row because of grants.
-const PUT_OFF: u32 = 10;
 /// How many writes at once.
 const AT_ONCE: usize = 4;
+/// How often such a write looks whether there is still somebody to be served first, and how often it does before it goes ahead all the same.
+const LOOK: Duration = Duration::from_millis(250);
+const LOOKS: u32 = 4;
 
 /// What the annotations say of a volume; all of them are there, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,19 +241,29 @@ impl Inner {
         loop {
             self.news.notified().await;
             // One write per volume in this time, however often it changes.
-            let mut put_off = 0;
-            loop {
-                tokio::time::sleep(EVERY).await;
-                put_off += 1;
-                let working = self.attacher.as_ref().map_or(0, Attacher::working);
-                if working == 0 || put_off == PUT_OFF {
-                    break;
-                }
-            }
-            let due = std::mem::take(&mut self.state().due);
-            futures::stream::iter(due).for_each_concurrent(AT_ONCE, |handle| self.write(handle)).await;
+            tokio::time::sleep(EVERY).await;
             let untold = std::mem::take(&mut self.state().untold);
-            futures::stream::iter(untold).for_each_concurrent(AT_ONCE, |volume| self.show(volume)).await;
+            let show = async |volume| {
+                self.let_others_go_first().await;
+                self.show(volume).await;
+            };
+            futures::stream::iter(untold).for_each_concurrent(AT_ONCE, show).await;
+            let due = std::mem::take(&mut self.state().due);
+            let write = async |handle| {
+                self.let_others_go_first().await;
+                self.write(handle).await;
+            };
+            futures::stream::iter(due).for_each_concurrent(AT_ONCE, write).await;
+        }
+    }
+
+    /// Waits while there are grants to be made, but not for ever: in a storm, little is written, and after it the rest.
+    async fn let_others_go_first(&self) {
+        for _ in 0..LOOKS {
+            if self.attacher.as_ref().map_or(0, Attacher::working) == 0 {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
         }
     }
 

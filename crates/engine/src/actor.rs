@@ -19,8 +19,8 @@ use crate::{
     Action, EngineError, Executor, Patience, Status, Submitted, Turn, View, Withdrawal, Withdrawn, Written,
 };
 
-/// How often what only confirms is put off in a row, while others wait for what lets them in.
-const PUT_OFF: u32 = 10;
+/// How often what only confirms is put off in a row, while others wait for what lets them in. If it is never written, a restart asks the target again.
+const PUT_OFF: u32 = 60;
 
 /// How an order is answered.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
