@@ -1,4 +1,4 @@
-//! `bowline target`: a directory of volumes on this machine, served to a controller elsewhere.
+//! `bowline target`: a directory of volumes on this machine, or a device, served to a controller elsewhere.
 
 use anyhow::{Context, Result};
 use bowline_core::{NodeId, TargetId};
@@ -6,7 +6,7 @@ use bowline_csi::{Endpoint, OwnedSocket};
 use bowline_host::{Host, Roots};
 use bowline_target::agent::{self, AgentServer, Listener, TlsFiles};
 use bowline_target::file::{FileTarget, Policy, Settings};
-use bowline_target::{Capacity, FILE, NVMET, Provision};
+use bowline_target::{Capacity, Provision};
 use bowline_web::Probe;
 use clap::{Args, Subcommand, ValueEnum};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,7 @@ use crate::config::{ConfigError, Http, Ratio, absolute_path, hostname};
 use crate::kubelet::answer_probes;
 use crate::notify::{self, State};
 use crate::nvme::{self, NvmeAddress};
+use crate::rds::{Device, DeviceConfig, Devices};
 use crate::size::Size;
 use crate::up::{stopped, until};
 
@@ -45,6 +46,7 @@ const MEASURE: Duration = Duration::from_secs(15);
     bowline target --id file-worker-1 --directory /var/lib/bowline/volumes --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
     bowline target --id try --directory /tmp/volumes --listen unix:///tmp/try.sock\n  \
     bowline target --id nvme-1 --directory /srv/volumes --export nvmet --nvme-listen 10.0.0.1:4420 --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
+    bowline target --id box --device /etc/bowline/box.toml --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
     bowline target init /etc/bowline/certificates\n\n\
     The directory of --tls holds ca.crt, tls.crt and tls.key. The name in the agent's certificate is \
     agent.bowline.storage, and in that of whoever calls it controller.bowline.storage. \
@@ -60,8 +62,13 @@ pub struct TargetArgs {
     pub id: Option<TargetId>,
 
     /// The directory with the volumes; made if it is not there.
-    #[arg(long, env = "BOWLINE_DIRECTORY", value_name = "DIR", value_parser = absolute_path, required = true)]
+    #[arg(long, env = "BOWLINE_DIRECTORY", value_name = "DIR", value_parser = absolute_path, required_unless_present = "device")]
     pub directory: Option<PathBuf>,
+
+    /// A MikroTik device instead of a directory: this file says how it is reached (docs/rds.md).
+    #[arg(long, env = "BOWLINE_DEVICE", value_name = "FILE", value_parser = absolute_path,
+        conflicts_with_all = ["directory", "export", "nvme_listen", "nvme_port", "overcommit", "reserve"])]
+    pub device: Option<PathBuf>,
 
     /// Where controllers reach it: an address, which needs --tls, or a socket that only its owner can open.
     #[arg(long, env = "BOWLINE_LISTEN", value_name = "ADDRESS|unix://PATH", required = true)]
@@ -125,13 +132,6 @@ pub enum TargetCommand {
         /// Where; made if it is not there.
         directory: PathBuf,
     },
-    /// One step that may wait for a disk, in a process of its own.
-    #[command(hide = true)]
-    Apart {
-        /// Which.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<String>,
-    },
 }
 
 /// Everything that `bowline target` is told.
@@ -140,7 +140,7 @@ pub struct TargetConfig {
     /// What the target is called.
     pub id: TargetId,
     /// Where the volumes are.
-    pub directory: PathBuf,
+    pub storage: Storage,
     /// Where controllers reach it.
     pub listen: Listen,
     /// Where the certificates are.
@@ -157,6 +157,24 @@ pub struct TargetConfig {
     pub http: Option<SocketAddr>,
 }
 
+/// Where volumes are kept.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Storage {
+    /// In a directory of this machine.
+    Directory(PathBuf),
+    /// On a MikroTik device.
+    Device(Box<DeviceConfig>),
+}
+
+impl fmt::Display for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(directory) => directory.display().fmt(f),
+            Self::Device(device) => write!(f, "the device at {}", device.address),
+        }
+    }
+}
+
 impl TargetConfig {
     /// What was typed, or is in the environment.
     pub fn load(args: TargetArgs) -> Result<Self, ConfigError> {
@@ -164,7 +182,12 @@ impl TargetConfig {
             path: PathBuf::from(path),
             error: error.to_owned(),
         };
-        let (Some(id), Some(directory), Some(listen)) = (args.id, args.directory, args.listen) else {
+        let storage = match (args.directory, &args.device) {
+            (Some(directory), _) => Some(Storage::Directory(directory)),
+            (None, Some(file)) => Some(Storage::Device(crate::config::load(file)?)),
+            (None, None) => None,
+        };
+        let (Some(id), Some(storage), Some(listen)) = (args.id, storage, args.listen) else {
             return Err(wrong("target", "--id, --directory and --listen are needed"));
         };
         let nvme: Vec<SocketAddr> = args.nvme_listen.iter().map(|one| one.with(args.nvme_port)).collect();
@@ -193,7 +216,7 @@ impl TargetConfig {
         };
         Ok(Self {
             id,
-            directory,
+            storage,
             listen,
             tls: args.tls,
             topology,
@@ -274,23 +297,30 @@ impl FromStr for Segment {
 pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     let stop = stopped()?;
     let registry = Arc::new(Mutex::new(Registry::default()));
-    let (progress, ready) = watch::channel(Err("the directory is being opened".to_owned()));
+    let device = match &config.storage {
+        Storage::Device(device) => Some(Devices::one(&config.id, device)),
+        Storage::Directory(_) => None,
+    };
+    if let Some(device) = &device {
+        device.register(&mut registry.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    let (progress, ready) = watch::channel(Err(format!("{} is being opened", config.storage)));
     if let Some(address) = config.http {
         let probe =
             Probe { registry: Arc::clone(&registry), ready: Arc::new(move || ready.borrow().clone()) };
         answer_probes(address, probe, stop.clone()).await?;
     }
-    let Some(target) = opened(&config, &progress, stop.clone()).await? else { return Ok(()) };
-    let target = Arc::new(target);
-    tokio::spawn(measure(Arc::clone(&target) as _, Gauges::new(&registry)));
+    let opening = Opening { config: &config, device: device.as_ref().and_then(|one| one.all().first()) };
+    let Some(target) = opening.opened(&progress, stop.clone()).await? else { return Ok(()) };
+    tokio::spawn(measure(Arc::clone(&target), Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
-    let kind = if config.nvme.is_empty() { FILE } else { NVMET };
+    let kind = target.kind().to_owned();
     let server = AgentServer::new(target, kind, env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
     let _ = progress.send_replace(Ok(()));
     if let Err(error) = notify::notify(State::Ready) {
         tracing::warn!(%error, "nobody could be told that it is ready");
     }
-    tracing::info!(target = %config.id, directory = %config.directory.display(), listen = %config.listen, "ready");
+    tracing::info!(target = %config.id, storage = %config.storage, listen = %config.listen, "ready");
     let ending = async {
         until(stop).await;
         let _ = progress.send_replace(Err("it is stopping".to_owned()));
@@ -301,62 +331,79 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     Ok(())
 }
 
-/// The target; `None` if it was told to stop before it could be opened.
-///
-/// What an export over NVMe/TCP misses on its machine (a module, a disk that is not mounted) may come later, and whoever waits for it sits
-/// at the controller: so the agent stays, tells everybody who asks what it is, and tries again. On a socket there is
-/// nobody else to tell, and it ends.
-async fn opened(
-    config: &TargetConfig,
-    progress: &watch::Sender<Result<(), String>>,
-    stop: watch::Receiver<bool>,
-) -> Result<Option<FileTarget>> {
-    let error = match open(config).await {
-        Ok(target) => return Ok(Some(target)),
-        Err(error) if config.nvme.is_empty() || matches!(config.listen, Listen::Socket(_)) => {
-            return Err(error);
-        }
-        Err(error) => format!("{error:#}"),
-    };
-    tracing::error!(error, "nothing can be served; it is tried again every {AGAIN:?}");
-    let Some((listener, _)) = listen(config, progress, stop.clone()).await? else { return Ok(None) };
-    let why = watch::Sender::new(error.clone());
-    let _ = progress.send_replace(Err(error));
-    let mut target = None;
-    let ending = async {
-        tokio::select! {
-            opened = try_again(config, &why, progress) => target = Some(opened),
-            () = until(stop) => {}
-        }
-    };
-    agent::refuse(why.subscribe(), listener, ending).await?;
-    Ok(target)
+/// What is to be opened.
+struct Opening<'a> {
+    config: &'a TargetConfig,
+    device: Option<&'a Arc<Device>>,
 }
 
-/// Tries until it can be opened, and tells what is missing whenever that is something else.
-async fn try_again(
-    config: &TargetConfig,
-    why: &watch::Sender<String>,
-    progress: &watch::Sender<Result<(), String>>,
-) -> FileTarget {
-    loop {
-        tokio::time::sleep(AGAIN).await;
-        let error = match open(config).await {
-            Ok(target) => return target,
+impl Opening<'_> {
+    /// The target; `None` if it was told to stop before it could be opened.
+    ///
+    /// What an export over NVMe/TCP misses (a module, a disk that is not mounted, a device that does not answer) may come later, and whoever waits
+    /// for it sits at the controller: so the agent stays, tells everybody who asks what it is, and tries again. On a socket there is nobody else to
+    /// tell, and it ends.
+    async fn opened(
+        &self,
+        progress: &watch::Sender<Result<(), String>>,
+        stop: watch::Receiver<bool>,
+    ) -> Result<Option<Arc<dyn Provision>>> {
+        let config = self.config;
+        let is_only_here = config.nvme.is_empty() && self.device.is_none();
+        let error = match self.open().await {
+            Ok(target) => return Ok(Some(target)),
+            Err(error) if is_only_here || matches!(config.listen, Listen::Socket(_)) => return Err(error),
             Err(error) => format!("{error:#}"),
         };
-        if *why.borrow() != error {
-            tracing::error!(error, "nothing can be served");
-            why.send_replace(error.clone());
-            let _ = progress.send_replace(Err(error));
+        tracing::error!(error, "nothing can be served; it is tried again every {AGAIN:?}");
+        let Some((listener, _)) = listen(config, progress, stop.clone()).await? else { return Ok(None) };
+        let why = watch::Sender::new(error.clone());
+        let _ = progress.send_replace(Err(error));
+        let mut target = None;
+        let ending = async {
+            tokio::select! {
+                opened = self.try_again(&why, progress) => target = Some(opened),
+                () = until(stop) => {}
+            }
+        };
+        agent::refuse(why.subscribe(), listener, ending).await?;
+        Ok(target)
+    }
+
+    /// Tries until it can be opened, and tells what is missing whenever that is something else.
+    async fn try_again(
+        &self,
+        why: &watch::Sender<String>,
+        progress: &watch::Sender<Result<(), String>>,
+    ) -> Arc<dyn Provision> {
+        loop {
+            tokio::time::sleep(AGAIN).await;
+            let error = match self.open().await {
+                Ok(target) => return target,
+                Err(error) => format!("{error:#}"),
+            };
+            if *why.borrow() != error {
+                tracing::error!(error, "nothing can be served");
+                why.send_replace(error.clone());
+                let _ = progress.send_replace(Err(error));
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Arc<dyn Provision>> {
+        let config = self.config;
+        match (&config.storage, self.device) {
+            (_, Some(device)) => Ok(Arc::new(device.connect().await?)),
+            (Storage::Directory(directory), None) => Ok(Arc::new(open_directory(config, directory).await?)),
+            (Storage::Device(_), None) => anyhow::bail!("there is no device"),
         }
     }
 }
 
-async fn open(config: &TargetConfig) -> Result<FileTarget> {
+async fn open_directory(config: &TargetConfig, directory: &Path) -> Result<FileTarget> {
     let settings = Settings {
         id: config.id.clone(),
-        directory: config.directory.clone(),
+        directory: directory.to_owned(),
         host_name: config.host_name.clone(),
         policy: config.policy,
     };

@@ -1,4 +1,4 @@
-//! Targets elsewhere that a `bowline up` uses: found by their addresses, connected when they answer.
+//! Targets elsewhere that a `bowline up` uses, agents and devices: found by their addresses, connected when they answer.
 //!
 //! **Guarantees.** A target is only ever the one of its name, over the storage that it had: which that is, is written down before it is told to
 //! anybody, because an agent that was started over an empty directory would prove that nobody was ever let in.
@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::rds::{Device, Devices};
 
 /// How long the start waits for an agent that does not answer; it is connected later, when it does.
 const FIRST: Duration = Duration::from_secs(5);
@@ -57,61 +59,79 @@ impl FromStr for AgentAt {
     }
 }
 
-/// The agents of a `bowline up`.
+/// A target elsewhere.
+#[derive(Clone)]
+enum Elsewhere {
+    Agent(AgentAt),
+    Device(Arc<Device>),
+}
+
+impl Elsewhere {
+    fn target(&self) -> &TargetId {
+        match self {
+            Self::Agent(agent) => &agent.target,
+            Self::Device(device) => device.target(),
+        }
+    }
+}
+
+/// The agents and devices of a `bowline up`.
 pub(crate) struct Agents {
-    agents: Vec<AgentAt>,
+    all: Vec<Elsewhere>,
     tls: Option<TlsFiles>,
     /// Where it is written down of which storage each of them is.
     known: PathBuf,
 }
 
 impl Agents {
-    pub(crate) fn new(agents: &[AgentAt], tls: Option<&Path>, data: &Path) -> Self {
-        Self { agents: agents.to_vec(), tls: tls.map(TlsFiles::new), known: data.join("targets") }
+    pub(crate) fn new(agents: &[AgentAt], devices: &Devices, tls: Option<&Path>, data: &Path) -> Self {
+        let agents = agents.iter().cloned().map(Elsewhere::Agent);
+        let all = agents.chain(devices.all().iter().cloned().map(Elsewhere::Device)).collect();
+        Self { all, tls: tls.map(TlsFiles::new), known: data.join("targets") }
     }
 
     /// Connects all that answer soon; returns the others.
-    pub(crate) async fn connect(self) -> (Vec<Arc<AgentClient>>, Self) {
-        let answers = self.agents.iter().map(async |agent| {
-            let answer = tokio::time::timeout(FIRST, self.reach(agent)).await;
+    pub(crate) async fn connect(self) -> (Vec<Arc<dyn Provision>>, Self) {
+        let answers = self.all.iter().map(async |one| {
+            let answer = tokio::time::timeout(FIRST, self.reach(one)).await;
             answer.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {FIRST:?}")))
         });
         let answers = futures::future::join_all(answers).await;
         let (mut connected, mut silent) = (vec![], vec![]);
-        for (agent, answer) in self.agents.iter().zip(answers) {
+        for (one, answer) in self.all.iter().zip(answers) {
             match answer {
-                Ok(client) => connected.push(Arc::new(client)),
+                Ok(target) => connected.push(target),
                 Err(error) => {
-                    tracing::warn!(target = %agent.target, error = format!("{error:#}"), "not connected yet");
-                    silent.push(agent.clone());
+                    tracing::warn!(target = %one.target(), error = format!("{error:#}"), "not connected yet");
+                    silent.push(one.clone());
                 }
             }
         }
-        (connected, Self { agents: silent, ..self })
+        (connected, Self { all: silent, ..self })
     }
 
     /// Connects the others, whenever they answer.
     pub(crate) async fn go_on(self, catalog: Catalog) {
-        let late = self.agents.iter().map(|agent| async {
-            let mut told = String::new();
+        let late = self.all.iter().map(|one| async {
+            let (mut told, name) = (String::new(), one.target());
             loop {
                 tokio::time::sleep(AGAIN).await;
-                let client = match self.reach(agent).await {
-                    Ok(client) => client,
+                let target = match self.reach(one).await {
+                    Ok(target) => target,
                     Err(error) => {
                         let error = format!("{error:#}");
                         // The same again is no news.
                         if error != told {
-                            tracing::warn!(target = %agent.target, error, "not connected yet");
+                            tracing::warn!(target = %name, error, "not connected yet");
                             told = error;
                         }
                         continue;
                     }
                 };
-                tracing::info!(target = %agent.target, "connected");
+                tracing::info!(target = %name, "connected");
                 // What did not work now is tried again by itself.
-                if let Err(error) = catalog.add_target(Arc::new(client)).await {
-                    tracing::warn!(target = %agent.target, %error, "not compared with the ledgers yet");
+                if let Err(error) = catalog.add_target(target).await {
+                    tracing::warn!(target = %name, %error, "not compared with the ledgers yet");
                 }
                 return;
             }
@@ -119,33 +139,52 @@ impl Agents {
         futures::future::join_all(late).await;
     }
 
-    async fn reach(&self, agent: &AgentAt) -> Result<AgentClient> {
-        let place = match (&agent.at, &self.tls) {
+    async fn reach(&self, one: &Elsewhere) -> Result<Arc<dyn Provision>> {
+        let known = self.known.join(one.target().as_str());
+        let was = match std::fs::read_to_string(&known) {
+            Ok(was) => was.trim().to_owned(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("reading {}", known.display())),
+        };
+        let replaced = || {
+            let file = known.display();
+            format!("if the storage was replaced on purpose, and everything on it is lost, remove {file}")
+        };
+        let (target, is): (Arc<dyn Provision>, String) = match one {
+            Elsewhere::Agent(agent) => {
+                let client =
+                    AgentClient::connect(self.place(agent)?, Some(&agent.target), ClientSettings::default())
+                        .await?;
+                client.must_be(&was).with_context(replaced)?;
+                let is = client.installation().to_owned();
+                (Arc::new(client), is)
+            }
+            Elsewhere::Device(device) => {
+                let is = device.identity();
+                if !was.is_empty() && was != is {
+                    let error =
+                        format!("it was the device with installation and host key {was}, and is {is} now");
+                    return Err(anyhow::anyhow!(error)).with_context(replaced);
+                }
+                (Arc::new(device.connect().await?), is.to_owned())
+            }
+        };
+        if was != is {
+            std::fs::create_dir_all(&self.known)?;
+            write_whole(&known, &self.known.join(".draft"), is.as_bytes())
+                .with_context(|| format!("writing {}", known.display()))?;
+        }
+        Ok(target)
+    }
+
+    fn place(&self, agent: &AgentAt) -> Result<Place> {
+        Ok(match (&agent.at, &self.tls) {
             (At::Socket(path), _) => Place::Unix(path.clone()),
             (At::Address(address), Some(files)) => {
                 Place::Tls { address: address.clone(), files: files.clone() }
             }
             (At::Address(address), None) => anyhow::bail!("{address} needs --tls"),
-        };
-        let client = AgentClient::connect(place, Some(&agent.target), ClientSettings::default()).await?;
-        let file = self.known.join(agent.target.as_str());
-        let known = match std::fs::read_to_string(&file) {
-            Ok(known) => known,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
-        };
-        client.must_be(known.trim()).with_context(|| {
-            format!(
-                "if the storage was replaced on purpose, and everything on it is lost, remove {}",
-                file.display()
-            )
-        })?;
-        if known.trim() != client.installation() {
-            std::fs::create_dir_all(&self.known)?;
-            write_whole(&file, &self.known.join(".draft"), client.installation().as_bytes())
-                .with_context(|| format!("writing {}", file.display()))?;
-        }
-        Ok(client)
+        })
     }
 }
 

@@ -150,14 +150,6 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Writes to a file of the kernel that may not answer for a minute; the node runs it beside itself.
-    #[command(hide = true)]
-    KernelWrite {
-        /// Which file.
-        file: PathBuf,
-        /// What.
-        text: String,
-    },
     /// Prints completions for a shell.
     #[command(after_help = "Example:\n  bowline completions bash > /etc/bash_completion.d/bowline")]
     Completions {

@@ -3,8 +3,9 @@
 
 use bowline_core::{NodeId, TargetId};
 use bowline_csi::Endpoint;
-use serde::de::{Deserializer, Error as _};
+use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,6 +14,7 @@ use crate::agents::{AgentAt, At};
 use crate::args::UpArgs;
 use crate::kubelet::{KubeletArgs, csi_socket};
 use crate::node::NodeArgs;
+use crate::rds::DeviceConfig;
 use crate::size::Size;
 
 /// The name of the file in the data directory.
@@ -40,6 +42,8 @@ pub struct Config {
     pub agents: Vec<AgentAt>,
     /// Where the certificates for them are.
     pub tls: Option<PathBuf>,
+    /// MikroTik devices.
+    pub rds: BTreeMap<TargetId, DeviceConfig>,
     /// How many volumes this node can have at once.
     pub max_volumes: u32,
     /// How much more may be promised to volumes than there is.
@@ -128,7 +132,7 @@ impl Config {
         } else {
             args.agent
         };
-        usable(&agents, tls.as_deref())?;
+        usable(&agents, &file.rds, tls.as_deref())?;
         Ok(Self {
             data: data.to_owned(),
             csi,
@@ -140,6 +144,7 @@ impl Config {
             target: args.target.or(file.target).unwrap_or_default(),
             agents,
             tls,
+            rds: file.rds,
             max_volumes: args.max_volumes.or(file.max_volumes).unwrap_or(128),
             overcommit: args.overcommit.or(file.overcommit).unwrap_or_default(),
             reserve: args.reserve.or(file.reserve).unwrap_or(Size(64 << 20)),
@@ -150,7 +155,23 @@ impl Config {
 }
 
 /// Whether these can be told apart and reached.
-fn usable(agents: &[AgentAt], tls: Option<&Path>) -> Result<(), ConfigError> {
+fn usable(
+    agents: &[AgentAt],
+    devices: &BTreeMap<TargetId, DeviceConfig>,
+    tls: Option<&Path>,
+) -> Result<(), ConfigError> {
+    for device in devices.keys() {
+        let wrong = |problem: &str| {
+            let error = format!("[rds.{device}]: {problem}; call the device something else");
+            Err(ConfigError::Place { path: PathBuf::from(FILE), error })
+        };
+        if device.as_str() == crate::up::TARGET {
+            return wrong("this is the name of the machine's own target");
+        }
+        if agents.iter().any(|agent| agent.target == *device) {
+            return wrong("there is an agent of this name");
+        }
+    }
     for (index, AgentAt { target, at }) in agents.iter().enumerate() {
         let wrong = |error: String| Err(ConfigError::Place { path: PathBuf::from("--agent"), error });
         if target.as_str() == crate::up::TARGET {
@@ -249,32 +270,45 @@ pub struct FileConfig {
     reserve: Option<Size>,
     #[serde(deserialize_with = "absolute")]
     path_root: Option<PathBuf>,
+    rds: BTreeMap<TargetId, DeviceConfig>,
 }
 
 impl FileConfig {
     /// Reads what is in the file; `path` is only for what an error says.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let line = |span: Option<std::ops::Range<usize>>| {
-            let before = span.and_then(|span| text.get(..span.start)).unwrap_or_default();
-            before.bytes().filter(|byte| *byte == b'\n').count() + 1
-        };
-        let told = |error: &toml::de::Error, key: Option<String>| ConfigError::Line {
-            path: path.to_owned(),
-            line: line(error.span()),
-            key,
-            problem: error.message().trim().replace('\n', " "),
-        };
-        let toml = toml::Deserializer::parse(text).map_err(|error| told(&error, None))?;
-        serde_path_to_error::deserialize(toml).map_err(|error| {
-            let key = Some(error.path().to_string()).filter(|key| key != ".");
-            told(error.inner(), key)
-        })
+        parse(path, text)
     }
+}
+
+/// Reads a file that must be there.
+pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let text = read(path);
+    let told =
+        |error: std::io::Error| ConfigError::Unreadable { path: path.to_owned(), error: error.to_string() };
+    parse(path, &text.map_err(told)?)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError> {
+    let line = |span: Option<std::ops::Range<usize>>| {
+        let before = span.and_then(|span| text.get(..span.start)).unwrap_or_default();
+        before.bytes().filter(|byte| *byte == b'\n').count() + 1
+    };
+    let told = |error: &toml::de::Error, key: Option<String>| ConfigError::Line {
+        path: path.to_owned(),
+        line: line(error.span()),
+        key,
+        problem: error.message().trim().replace('\n', " "),
+    };
+    let toml = toml::Deserializer::parse(text).map_err(|error| told(&error, None))?;
+    serde_path_to_error::deserialize(toml).map_err(|error| {
+        let key = Some(error.path().to_string()).filter(|key| key != ".");
+        told(error.inner(), key)
+    })
 }
 
 /// A value that is written as text.
 #[derive(Clone, Debug, PartialEq)]
-struct Text<T>(T);
+pub(crate) struct Text<T>(pub(crate) T);
 
 impl<'de, T: FromStr<Err: std::fmt::Display>> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -289,7 +323,7 @@ fn text<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(
     text.parse().map(Some).map_err(D::Error::custom)
 }
 
-fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+pub(crate) fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(from)?;
     absolute_path(&text).map(Some).map_err(D::Error::custom)
 }
@@ -496,6 +530,32 @@ path-root = "/var/lib/kubelet"
         }
     }
 
+    fn device(more: &str) -> String {
+        format!(
+            "[rds.box]\naddress = \"10.0.0.9\"\nuser = \"bowline\"\nkey-file = \"/k\"\npool = \"pool\"\ndirectory = \"/pool/bowline\"\n\
+             exports = [\"10.0.0.9:4420\"]\ninstallation = \"lab-1\"\n{more}\n"
+        )
+    }
+
+    #[test]
+    fn a_device_has_a_name_of_its_own() {
+        let (data, args) = up(&["--node", "n", "--agent", "a=unix:///a.sock"]);
+        let load = |text: &str| {
+            let file = FileConfig::parse(Path::new("f"), text).unwrap();
+            Config::merge(&data, &args, file).map_err(|error| error.to_string())
+        };
+        let config = load(&device("")).unwrap();
+        let [(name, device_config)] = &config.rds.into_iter().collect::<Vec<_>>()[..] else { panic!("one") };
+        assert_eq!((name.as_str(), device_config.address.as_str()), ("box", "10.0.0.9:22"));
+        for taken in ["file", "a"] {
+            let error = load(&device("").replace("rds.box", &format!("rds.{taken}"))).unwrap_err();
+            assert!(
+                error.contains(&format!("[rds.{taken}]")) && error.contains("call the device something else"),
+                "{error}"
+            );
+        }
+    }
+
     #[test]
     fn what_is_wrong_is_told_with_file_line_and_key() {
         for (text, words) in [
@@ -512,6 +572,18 @@ path-root = "/var/lib/kubelet"
             ("peers = [\"a\", \"b c\"]\n", &[":1: peers[1]: node id"]),
             ("node = \"a\"\nnode = \"b\"\n", &[":2: ", "duplicate"]),
             ("node = \"a\"\n= 3\n", &[":2: "]),
+            ("[rds.box]\nuser = \"x\"\n", &[":1: rds.box: missing field `address`"]),
+            (&device("host-key = \"abc\""), &["rds.box.host-key: a host key is written as"]),
+            (&device("password-file = \"/p\""), &["rds.box: give key-file or password-file, and not both"]),
+            (
+                &device("installation = \"A\"").replace("installation = \"lab-1\"\n", ""),
+                &["rds.box: installation must be 1 to 32"],
+            ),
+            (
+                &device("exports = []").replace("exports = [\"10.0.0.9:4420\"]\n", ""),
+                &["rds.box: exports must be at least one"],
+            ),
+            (&device("colour = 1"), &["rds.box.colour: unknown field"]),
         ] {
             let told = FileConfig::parse(Path::new("/data/bowline.toml"), text).unwrap_err().to_string();
             for word in words {

@@ -42,7 +42,7 @@ impl NvmeArgs {
 /// The devices of every target that exports over NVMe/TCP.
 pub(crate) fn devices(host: &Arc<Host>, settings: Settings) -> Arc<dyn Devices> {
     // This very program, also after its file was replaced.
-    let child = Child { program: "/proc/self/exe".into(), args: vec!["kernel-write".into()] };
+    let child = Child { program: "/proc/self/exe".into(), args: vec![crate::beside::KERNEL_WRITE.into()] };
     Arc::new(NvmeDevices::new(Arc::new(Nvme::new(Arc::clone(host), Arc::new(child), settings))))
 }
 

@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod agents;
 pub mod args;
+mod beside;
 pub mod client;
 mod command;
 pub mod config;
@@ -22,6 +23,7 @@ pub mod node;
 pub mod notify;
 pub mod nvme;
 pub mod output;
+pub mod rds;
 pub mod size;
 pub mod span;
 #[cfg(feature = "failpoints")]
@@ -44,6 +46,10 @@ use crate::output::Style;
 
 /// Runs what was typed. Wrong usage ends with 2 before anything is done.
 pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let typed: Vec<OsString> = typed.into_iter().collect();
+    if let Some(done) = beside::run(&typed) {
+        return done;
+    }
     // A name of which `clap` knows nothing, and help, which is no error, end here.
     let parsed = Cli::command().try_get_matches_from(typed);
     let parsed = parsed.and_then(|matches| {
@@ -57,9 +63,6 @@ pub fn run(typed: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    if let Command::KernelWrite { file, text } = &cli.command {
-        return ExitCode::from(bowline_host::nvme::child(file, text));
-    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return ended(Err(Failure::failed(format!("no threads can be started: {error}")))),
@@ -96,10 +99,6 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
         }
         Command::Target(agent::TargetArgs { command: Some(command), .. }) => match command {
             agent::TargetCommand::Init { directory } => init::run(&directory),
-            agent::TargetCommand::Apart { words } => {
-                let said = bowline_target::nvmet::apart(&words);
-                writeln!(std::io::stdout(), "{said}").map_err(|error| Failure::failed(error.to_string()))
-            }
         },
         Command::Target(args) => {
             log::init();

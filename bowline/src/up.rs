@@ -11,7 +11,6 @@ use bowline_host::{Host, Roots};
 use bowline_node::{Devices, FileDevices, NodeService};
 use bowline_store::{RedbStore, Store};
 use bowline_target::Provision;
-use bowline_target::agent::AgentClient;
 use bowline_target::file::{FileTarget, Policy, Settings};
 use bowline_web::Api;
 use prometheus_client::registry::Registry;
@@ -33,13 +32,15 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let stop = stopped()?;
     make_private(&config.data)?;
     let registry = Arc::new(Mutex::new(Registry::default()));
+    let devices = crate::rds::Devices::new(&config.rds);
+    devices.register(&mut registry.lock().unwrap_or_else(PoisonError::into_inner));
     let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
     let api = Api::new(bowline_web::Parts {
         clock: Arc::new(SystemClock),
         registry: Arc::clone(&registry),
         probe: {
-            let host = Arc::clone(&host);
-            Arc::new(move || crate::command::doctor::probe(&host))
+            let (host, devices) = (Arc::clone(&host), devices.clone());
+            Arc::new(move || [crate::command::doctor::probe(&host), devices.findings()].concat())
         },
         version: env!("CARGO_PKG_VERSION"),
         node: config.node.to_string(),
@@ -50,7 +51,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     }
     let web = tokio::spawn(web.run(api.clone(), until(stop.clone())));
 
-    let agents = Agents::new(&config.agents, config.tls.as_deref(), &config.data);
+    let agents = Agents::new(&config.agents, &devices, config.tls.as_deref(), &config.data);
     let (connected, silent) = agents.connect().await;
     let (catalog, files) = open(&config, &host, &registry, connected).await?;
     tokio::spawn(silent.go_on(catalog.clone()));
@@ -130,7 +131,7 @@ async fn open(
     config: &Config,
     host: &Host,
     registry: &Arc<Mutex<Registry>>,
-    agents: Vec<Arc<AgentClient>>,
+    elsewhere: Vec<Arc<dyn Provision>>,
 ) -> Result<(Catalog, Option<Arc<FileTarget>>)> {
     let settings = Settings {
         id: TargetId::new(TARGET)?,
@@ -153,7 +154,7 @@ async fn open(
     #[cfg(feature = "failpoints")]
     let store: Arc<dyn Store> = Arc::new(crate::steps::Stepped(store));
     let mut targets: Vec<_> = target.iter().map(|target| Arc::clone(target) as Arc<dyn Provision>).collect();
-    targets.extend(agents.into_iter().map(|agent| agent as Arc<dyn Provision>));
+    targets.extend(elsewhere);
     let known = |node: &NodeId| Node {
         id: node.clone(),
         limit: Some(config.max_volumes),

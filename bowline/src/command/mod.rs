@@ -75,11 +75,9 @@ pub(crate) async fn run(command: Command, way: Way, console: &mut Console) -> Re
     };
     let client = Client::new(way);
     match command {
-        Command::Up(_)
-        | Command::Controller(_)
-        | Command::Node(_)
-        | Command::Target(_)
-        | Command::KernelWrite { .. } => Err(Failure::failed("this is no command of a user")),
+        Command::Up(_) | Command::Controller(_) | Command::Node(_) | Command::Target(_) => {
+            Err(Failure::failed("this is no command of a user"))
+        }
         Command::Volume(command) => volume::run(&client, command, console).await,
         Command::Attach(args) => attach::attach(&client, args, console).await,
         Command::Detach(args) => attach::detach(&client, args, console).await,

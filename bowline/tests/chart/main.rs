@@ -66,6 +66,18 @@ fn values_that_mean_nothing_are_refused_with_their_name() {
         ("storageClasses: [{ name: x, parameters: { colour: red } }]", "colour"),
         ("storageClasses: [{ fsType: ext4 }]", "name"),
         ("sharedTargets: [{ name: Shared, directory: /x/y }]", "name"),
+        (
+            "rdsTargets: [{ name: box, address: a, user: u, secret: s, pool: p, directory: p, exports: ['a:1'], installation: i }]",
+            "directory",
+        ),
+        (
+            "rdsTargets: [{ name: box, address: a, user: u, secret: s, pool: p, directory: /p, exports: [], installation: i }]",
+            "exports",
+        ),
+        (
+            "rdsTargets: [{ name: box, address: a, user: u, pool: p, directory: /p, exports: ['a:1'], installation: i }]",
+            "secret",
+        ),
         ("image: { digest: 'md5:1' }", "digest"),
         ("nvmeTarget: { enabled: true, directory: srv }", "directory"),
         ("nvmeTarget: { port: 70000 }", "port"),

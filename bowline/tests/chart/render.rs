@@ -32,6 +32,12 @@ pub(crate) const CASES: &[(&str, &str)] = &[
          storageClasses: [{ name: bowline-nvme, parameters: { target: nvme-1 } }]",
     ),
     (
+        "a MikroTik device",
+        "rdsTargets: [{ name: box, address: 10.0.0.9, user: bowline, secret: box-login, hostKey: 'SHA256:x', pool: p, directory: /p/b, \
+         exports: ['10.0.0.9:4420'], installation: rack-1 }]\n\
+         storageClasses: [{ name: bowline-rds, parameters: { kind: rds } }]",
+    ),
+    (
         "everything for monitoring",
         "metrics:\n  serviceMonitor: { enabled: true, labels: { release: p } }\n  rules: { enabled: true }\n  \
          dashboard: { enabled: true }\nnetworkPolicy:\n  metricsFrom:\n    - namespaceSelector: { matchLabels: { a: b } }",

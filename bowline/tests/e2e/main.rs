@@ -12,6 +12,7 @@
 
 mod contents;
 mod faults;
+mod rds;
 mod sanity;
 mod soak;
 mod sweep;

@@ -58,6 +58,8 @@ pub enum TargetKind {
     File,
     /// Sparse files that a Linux machine exports over NVMe/TCP.
     Nvmet,
+    /// Files of a MikroTik ROSE Data Server, which exports them over NVMe/TCP.
+    Rds,
 }
 
 impl TargetKind {
@@ -66,6 +68,7 @@ impl TargetKind {
         match self {
             Self::File => "file",
             Self::Nvmet => "nvmet",
+            Self::Rds => "rds",
         }
     }
 }

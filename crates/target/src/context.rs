@@ -1,6 +1,6 @@
 //! What a node is told about a grant: the publish context, typed.
 
-use crate::Grant;
+use crate::{Grant, RDS, rds};
 use bowline_core::{Epoch, IdError, NodeId, NvmeNames, TargetId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -146,10 +146,11 @@ impl NvmeContext {
     }
 }
 
-/// What a node is told about a grant by a target over this storage that listens at these addresses; at none, if its volumes are
-/// reached otherwise. Whoever knows what the target is can tell it.
+/// What a node is told about a grant by a target of this kind over this storage that listens at these addresses; at none, if its volumes
+/// are reached otherwise. Whoever knows what the target is can tell it.
 pub fn of_grant(
     target: &TargetId,
+    kind: &str,
     installation: &str,
     addresses: &[SocketAddr],
     grant: &Grant,
@@ -159,7 +160,11 @@ pub fn of_grant(
         GrantContext { target: target.clone(), node: node.clone(), epoch: *epoch, write: mode.write };
     let mut map = common.to_map();
     if !addresses.is_empty() {
-        let names = NvmeNames::new(installation, volume, node, *epoch);
+        let names = if kind == RDS {
+            rds::fabric(installation, grant)
+        } else {
+            NvmeNames::new(installation, volume, node, *epoch)
+        };
         map.extend(NvmeContext { names, addresses: addresses.to_vec() }.to_map());
     }
     map

@@ -69,7 +69,7 @@ readinessProbe:
 {{/* Whether nodes reach volumes over NVMe/TCP: "true" or nothing. */}}
 {{- define "bowline.nvme" -}}
 {{- if eq (toString .Values.node.nvme.enabled) "auto" -}}
-{{- if .Values.nvmeTarget.enabled }}true{{ end }}
+{{- if or .Values.nvmeTarget.enabled .Values.rdsTargets }}true{{ end }}
 {{- else if eq (toString .Values.node.nvme.enabled) "true" -}}true{{ end }}
 {{- end }}
 

@@ -9,12 +9,14 @@ use super::MANAGER;
 
 /// Which pods of the controller's namespace run an agent.
 pub(super) const PODS: &str =
-    "app.kubernetes.io/name=bowline,app.kubernetes.io/component in (node,target,nvme-target)";
+    "app.kubernetes.io/name=bowline,app.kubernetes.io/component in (node,target,nvme-target,rds-target)";
 /// On a pod: which part of Bowline it is.
 const COMPONENT: &str = "app.kubernetes.io/component";
 /// The agent of a storage machine that exports over NVMe/TCP.
 const NVME: &str = "nvme-target";
-/// On a pod that serves a directory of several nodes: the name of its target.
+/// The agent of a device.
+const DEVICE: &str = "rds-target";
+/// On a pod that serves a directory of several nodes, or a device: the name of its target.
 const LABEL: &str = "bowline.storage/target";
 /// The container that is the agent, and its port.
 const CONTAINER: &str = "target";
@@ -33,8 +35,8 @@ fn of_machine(node: &str) -> String {
 /// What the agent in a pod offers; nothing any more once it is being deleted: a Target that a person has deleted would come back
 /// while Bowline is removed, and keep its finalizer for ever.
 ///
-/// The files of a node are offered when the agent is ready. An agent for NVMe/TCP is offered at once: it has the node's address for ever, and
-/// what it misses on its machine is told in the status of its Target.
+/// The files of a node are offered when the agent is ready. An agent for NVMe/TCP is offered at once: what it misses on its machine, or
+/// why its device cannot be used, is told in the status of its Target.
 pub(super) fn offered(pod: &Pod) -> Option<Target> {
     if pod.metadata.deletion_timestamp.is_some() {
         return None;
@@ -43,8 +45,11 @@ pub(super) fn offered(pod: &Pod) -> Option<Target> {
     let container = spec.containers.iter().find(|one| one.name == CONTAINER)?;
     let port = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(PORT))?;
     let (node, address) = (spec.node_name.as_ref()?, status.pod_ip.as_ref()?);
-    let (name, kind, topology) = if pod.labels().get(COMPONENT).is_some_and(|component| component == NVME) {
+    let component = pod.labels().get(COMPONENT).map(String::as_str);
+    let (name, kind, topology) = if component == Some(NVME) {
         (of_machine(node), TargetKind::Nvmet, BTreeMap::new())
+    } else if component == Some(DEVICE) {
+        (pod.labels().get(LABEL)?.clone(), TargetKind::Rds, BTreeMap::new())
     } else {
         let mut all = status.container_statuses.iter().flatten();
         if !all.any(|one| one.name == CONTAINER && one.ready) {
@@ -114,6 +119,16 @@ mod tests {
                 assert_eq!(target.spec.topology["topology.bowline.storage/host"], "worker-1");
             }
         }
+    }
+
+    #[test]
+    fn the_agent_of_a_device_is_offered_under_the_name_in_its_label() {
+        let mut pod = pod(false, "10.0.0.7", "target");
+        pod.labels_mut().insert(COMPONENT.to_owned(), DEVICE.to_owned());
+        assert_eq!(offered(&pod), None, "nobody says what it is called");
+        pod.labels_mut().insert(LABEL.to_owned(), "box".to_owned());
+        let offered = offered(&pod).map(|one| (one.name_any(), one.spec.kind, one.spec.topology.len()));
+        assert_eq!(offered, Some(("box".to_owned(), TargetKind::Rds, 0)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use bowline_core::{AccessMode, FsType, MigrationTimeout, TargetId};
 use bowline_csi::{Access, Attributes, VolumeCapability};
-use bowline_target::{FILE, NVMET};
+use bowline_target::{FILE, NVMET, RDS};
 
 use crate::catalog::Change;
 use crate::failure::{Failure, Why};
@@ -59,9 +59,9 @@ pub(crate) fn of_class(parameters: &Attributes) -> Result<Class, Failure> {
 }
 
 fn kind(value: &str) -> Result<&'static str, Failure> {
-    let found = [FILE, NVMET].into_iter().find(|kind| *kind == value);
+    let found = [FILE, NVMET, RDS].into_iter().find(|kind| *kind == value);
     found.ok_or_else(|| {
-        unsupported(format!("parameters[{KIND}] is {}; it must be {FILE} or {NVMET}", shown(value)))
+        unsupported(format!("parameters[{KIND}] is {}; it must be {FILE}, {NVMET} or {RDS}", shown(value)))
     })
 }
 

@@ -396,7 +396,8 @@ impl Target for AgentClient {
     }
 
     fn context(&self, grant: &Grant) -> BTreeMap<String, String> {
-        context::of_grant(&self.what.target, &self.what.installation, &self.what.addresses, grant)
+        let Described { target, kind, installation, addresses, .. } = &*self.what;
+        context::of_grant(target, kind, installation, addresses, grant)
     }
 }
 

@@ -250,7 +250,7 @@ impl Target for FileTarget {
     }
 
     fn context(&self, grant: &Grant) -> BTreeMap<String, String> {
-        context::of_grant(&self.inner.id, self.installation(), self.addresses(), grant)
+        context::of_grant(&self.inner.id, self.kind(), self.installation(), self.addresses(), grant)
     }
 }
 

@@ -38,13 +38,14 @@ pub mod ssh;
 pub use access::Guarantee;
 pub use console::{Console, ConsoleError, Said};
 pub use name::ANYBODY;
+pub(crate) use name::fabric;
 pub use number::Size;
 pub use quote::quote;
 
 use crate::turns::Turns;
 use crate::{
-    Capacity, Cut, Grant, Item, NewVolume, NvmeContext, Page, Progress, Provision, ProvisionError, RDS,
-    Revocation, Sizes, StoredSnapshot, StoredVolume, Target, TargetError, context,
+    Capacity, Cut, Grant, Item, NewVolume, Page, Progress, Provision, ProvisionError, RDS, Revocation, Sizes,
+    StoredSnapshot, StoredVolume, Target, TargetError, context,
 };
 use async_trait::async_trait;
 use bowline_core::{NeverAgain, SnapshotId, TargetId, VolumeId};
@@ -97,7 +98,12 @@ pub enum ConnectError {
 }
 
 impl Settings {
-    fn check(&self) -> Result<(Names, u16), ConnectError> {
+    /// Whether they can be so; the device is not asked.
+    pub fn check(&self) -> Result<(), ConnectError> {
+        self.names().map(drop)
+    }
+
+    fn names(&self) -> Result<(Names, u16), ConnectError> {
         let wrong = |setting, must| Err(ConnectError::Setting { setting, must });
         let small = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
         let installation = &self.installation;
@@ -139,7 +145,7 @@ pub struct RdsTarget {
 impl RdsTarget {
     /// Looks at the device, finds out what its firmware can keep, and says so if that is less than it should be.
     pub async fn connect(console: Arc<dyn Console>, settings: Settings) -> Result<Self, ConnectError> {
-        let (names, port) = settings.check()?;
+        let (names, port) = settings.names()?;
         let mut device = Device::new(console, names, settings.pool.clone(), port);
         device.examine().await.map_err(|trouble| ConnectError::Device { error: trouble.to_string() })?;
         if device.guarantee == Guarantee::OnOrOff {
@@ -212,10 +218,8 @@ impl Target for RdsTarget {
     }
 
     fn context(&self, grant: &Grant) -> BTreeMap<String, String> {
-        let mut map = context::of_grant(&self.settings.id, "", &[], grant);
-        let (names, addresses) = (self.device.names.fabric(grant), self.settings.addresses.clone());
-        map.extend(NvmeContext { names, addresses }.to_map());
-        map
+        let Settings { id, installation, addresses, .. } = &*self.settings;
+        context::of_grant(id, RDS, installation, addresses, grant)
     }
 }
 

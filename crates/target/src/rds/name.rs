@@ -151,16 +151,20 @@ fn mode_of(letters: &str) -> Option<Mode> {
     modes.find(|mode| mode_letters(*mode) == letters)
 }
 
+/// The names of a grant on the fabric. Node and mode are in the name of the subsystem, where whoever knows the names of other targets takes them
+/// for a part of the storage's name: the device must be able to say whom it lets in.
+pub(crate) fn fabric(installation: &str, grant: &Grant) -> NvmeNames {
+    let storage = format!("{installation}:{}:{}", mode_letters(grant.mode), grant.node);
+    NvmeNames::new(&storage, &grant.volume, &grant.node, grant.epoch)
+}
+
 impl Names {
     fn prefix(&self) -> String {
         NvmeNames::prefix(&self.installation)
     }
 
-    /// The names of a grant on the fabric. Node and mode are in the name of the subsystem, where whoever knows the names of other
-    /// targets takes them for a part of the storage's name: the device must be able to say whom it lets in.
     pub(super) fn fabric(&self, grant: &Grant) -> NvmeNames {
-        let storage = format!("{}:{}:{}", self.installation, mode_letters(grant.mode), grant.node);
-        NvmeNames::new(&storage, &grant.volume, &grant.node, grant.epoch)
+        fabric(&self.installation, grant)
     }
 
     /// Why a grant cannot be named on the device.

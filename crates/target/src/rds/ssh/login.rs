@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 /// What the setting is called that pins a host key, in messages.
-pub const HOST_KEY_SETTING: &str = "hostKey";
+pub const HOST_KEY_SETTING: &str = "hostKey (host-key in bowline.toml)";
 
 /// No password and no key is longer.
 const SECRET_BYTES: u64 = 64 << 10;
