@@ -85,6 +85,11 @@ impl Entry {
         Some(Arc::new(self.seen.as_ref()?.object.open()?))
     }
 
+    /// Notes how the ticket stands, as far as was answered. What the engine has told meanwhile may be newer, and is compared when the look is over.
+    pub(crate) fn answered(&mut self, standing: Option<Standing>) {
+        (self.standing, self.shown) = (standing, None);
+    }
+
     /// Whether the engine has told something else than what was last answered.
     pub(crate) fn hears_other_than_stands(&self) -> bool {
         self.heard.as_ref().is_some_and(|heard| *heard != self.standing)
@@ -235,5 +240,31 @@ impl Book {
             self.needs(name, None);
             self.entries.remove(name);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed check is a panic")]
+mod tests {
+    use super::*;
+
+    fn standing(reason: &'static str) -> Option<Standing> {
+        Some(Standing { reason, epoch: None, detail: None })
+    }
+
+    #[test]
+    fn what_was_told_before_an_answer_was_noted_was_forgotten() {
+        let (volume, node) = (VolumeId::new("v").unwrap(), NodeId::new("n").unwrap());
+        let ticket = TicketId::new("t").unwrap();
+        let mut book = Book::default();
+        book.file("va", Filed { uid: None, volume: volume.clone(), node, ticket, generation: 1 });
+        book.get_mut("va").unwrap().busy = true;
+        // The engine answers, then tells more, and only then is the answer noted.
+        assert!(book.with_news(&volume, |_| standing("Satisfied")).is_empty(), "somebody is at it");
+        let entry = book.get_mut("va").unwrap();
+        entry.answered(standing("HeldElsewhere"));
+        assert!(entry.hears_other_than_stands(), "or nobody would look again");
+        entry.answered(standing("Satisfied"));
+        assert!(!entry.hears_other_than_stands());
     }
 }

@@ -377,10 +377,9 @@ impl Inner {
         }
     }
 
-    /// Notes how the ticket stands, as far as was answered. What the engine tells meanwhile may be newer, and is compared when the look is over.
     fn stands(&self, name: &str, standing: Option<Standing>) {
         if let Some(entry) = self.book().get_mut(name) {
-            (entry.standing, entry.shown) = (standing, None);
+            entry.answered(standing);
         }
     }
 

@@ -136,7 +136,7 @@ async fn who_waits_is_told_anew_when_somebody_else_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_engine_told_while_an_object_was_being_marked_was_forgotten() {
+async fn whoever_gets_the_volume_while_its_object_is_being_marked_is_shown_attached() {
     let Some(world) = World::new().await else { return };
     let (slow, let_through) = holding(&world.client, "va-slow");
     let controller = world.start_with(slow).await;
