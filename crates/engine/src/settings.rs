@@ -8,7 +8,7 @@ pub struct Settings {
     pub ask_timeout: Duration,
     /// How many questions one target is asked at once.
     pub asks_per_target: usize,
-    /// How long what only confirms or takes away may stay unwritten; ten times as long while others wait for what lets them in.
+    /// How long what only confirms or takes away may stay unwritten; sixty times as long while others wait for what lets them in.
     pub write_within: Duration,
     /// The pause after the first failure; it doubles with each further one.
     pub first_pause: Duration,

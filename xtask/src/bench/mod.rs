@@ -7,6 +7,7 @@ mod choosing;
 mod driver;
 mod kube;
 mod nvme;
+mod rds;
 mod room;
 pub(crate) mod start;
 
@@ -25,7 +26,7 @@ pub(crate) struct Row {
 /// A group of rows, by name.
 type Group = (&'static str, fn() -> Result<Vec<Row>>);
 
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 10] = [
     ("decide", choosing::rows),
     ("attach", attach::rows),
     ("start", start::rows),
@@ -35,6 +36,7 @@ const GROUPS: [Group; 9] = [
     ("driver-list", driver::listing),
     ("kubernetes", kube::rows),
     ("nvme", nvme::rows),
+    ("rds", rds::rows),
 ];
 
 /// Measures the groups whose name contains this; all of them, if it is empty.

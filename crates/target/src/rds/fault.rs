@@ -100,7 +100,11 @@ pub fn done(said: &Said) -> Result<(), Fault> {
         return Ok(());
     }
     let complaint = words.lines().find_map(Fault::of);
-    Err(complaint.unwrap_or_else(|| Fault::unparseable(&format!("status {:?}, {words}", said.status))))
+    let ended = said.status.map_or_else(
+        || "the command ended without a status, so what it said may be cut off:".to_owned(),
+        |status| format!("status {status},"),
+    );
+    Err(complaint.unwrap_or_else(|| Fault::unparseable(&format!("{ended} {words}"))))
 }
 
 #[cfg(test)]

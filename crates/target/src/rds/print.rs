@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The flags header may be missing, and may be all there is. An entry begins with its index near the edge; what is indented further
-//! goes on with it. A line may end between two keys, between two groups of digits, or anywhere in a value. A value without
+//! goes on with it. A line may end between two keys, between two groups of digits, or anywhere in a value or a key. A value without
 //! quotes ends where the next key begins. What cannot be read so is an error and never an empty list.
 
 use super::fault::Fault;
@@ -157,6 +157,19 @@ fn is_flags(word: &str) -> bool {
     !word.is_empty() && word.len() <= 16 && word.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
 
+/// The key that a text begins with, and how much of the text it is, up to its `=`: a line may end in it.
+fn split_key(text: &str) -> Option<(String, usize)> {
+    if let Some(key) = key(first_word(text)) {
+        return Some((key.to_owned(), key.len()));
+    }
+    // No key is longer, and a value may be.
+    let (end, _) = text.char_indices().take(64).find(|(_, c)| *c == '=')?;
+    // Two words: `type=.img file size=10.0GiB`.
+    let cut = text.get(..end).filter(|cut| *cut != "file\nsize")?;
+    let whole = cut.replace('\n', "");
+    key(&format!("{whole}=")).map(|whole| (whole.to_owned(), end))
+}
+
 /// The key that a word begins with.
 fn key(word: &str) -> Option<&str> {
     let (key, _) = word.split_once('=')?;
@@ -200,9 +213,8 @@ fn values(text: &str) -> Result<BTreeMap<String, Value>, Fault> {
     let mut rest = text.trim_start_matches(is_gap);
     while !rest.is_empty() {
         let wrong = || Fault::unparseable(rest);
-        let name = key(rest).ok_or_else(wrong)?;
-        let after = rest.get(name.len() + 1..).ok_or_else(wrong)?;
-        let mut name = name.to_owned();
+        let (mut name, length) = split_key(rest).ok_or_else(wrong)?;
+        let after = rest.get(length + 1..).ok_or_else(wrong)?;
         // `type=.img file size=10.0GiB`: the word belongs to the key.
         if name == "size"
             && let Some(Value::Bare(before)) = last.as_ref().and_then(|last| values.get_mut(last))
@@ -211,7 +223,7 @@ fn values(text: &str) -> Result<BTreeMap<String, Value>, Fault> {
             *before = value.trim_end_matches(is_gap).to_owned();
             name.insert_str(0, "file ");
         }
-        let (value, left) = match after.strip_prefix('"') {
+        let (value, left) = match after.strip_prefix('\n').unwrap_or(after).strip_prefix('"') {
             Some(quoted) => quoted_value(quoted).ok_or_else(wrong)?,
             None => bare_value(after),
         };
@@ -253,8 +265,11 @@ fn bare_value(text: &str) -> (Value, &str) {
         let rest = text.get(end..).unwrap_or_default();
         let word = rest.trim_start_matches(is_gap);
         let gap = rest.len() - word.len();
-        // Directly after the `=` there is no gap, and a word is part of the value whatever it looks like.
-        if word.is_empty() || (end + gap > 0 && key(first_word(word)).is_some()) {
+        // Directly after the `=` there is no gap, and a word is part of the value whatever it looks like. A key in which a line ends has begun on the line
+        // before, after a space; what begins a line may be the rest of a value.
+        let between = rest.get(..gap).unwrap_or_default();
+        let is_key = key(first_word(word)).is_some() || (between.ends_with(' ') && split_key(word).is_some());
+        if word.is_empty() || (end + gap > 0 && is_key) {
             let value = text.get(..end).unwrap_or_default();
             return (Value::Bare(value.to_owned()), rest);
         }

@@ -182,3 +182,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_line_may_end_anywhere_in_a_line_of_a_disk() {
+    let line = "type=file slot=\"pvc-1\" size=53 687 091 200 free=1 024 mount-point=pool nvme-tcp-export=yes nvme-tcp-server-port=4420 \
+                nvme-tcp-server-nqn=\"nqn.a:b\" nvme-tcp-server-allow-host-name=\"\" file-path=/pool/x.img";
+    let whole = entries(&format!(" 0  {line}\n")).unwrap();
+    for at in line.find("slot").unwrap()..line.len() {
+        let (before, after) = line.split_at(at);
+        // Of a word that matters to nobody, or between digits, a part may be lost; never of what is asked for.
+        let cut = entries(&format!(" 0  {before}\n               {after}\n"));
+        let cut = cut.unwrap_or_else(|fault| panic!("{at}: {fault}"));
+        for key in
+            ["slot", "mount-point", "nvme-tcp-server-nqn", "nvme-tcp-server-allow-host-name", "file-path"]
+        {
+            assert_eq!(cut[0].text(key), whole[0].text(key), "{key}, cut after {before:?}");
+        }
+        assert_eq!(cut[0].yes("nvme-tcp-export"), Ok(Some(true)), "cut after {before:?}");
+        for key in ["size", "free"] {
+            let found = cut[0].size(key).ok().flatten().and_then(|size| size.exact());
+            assert_eq!(found, whole[0].size(key).unwrap().unwrap().exact(), "{key}, cut after {before:?}");
+        }
+    }
+}

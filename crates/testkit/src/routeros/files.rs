@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 /// The files, by name without a leading slash.
@@ -91,29 +91,24 @@ impl Files {
         self.kept.remove(name);
     }
 
-    /// Writes at its beginning.
-    pub(super) fn write(&mut self, name: &str, bytes: &[u8]) {
+    pub(super) fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) {
         if let Some(place) = self.place(name) {
-            File::options().write(true).open(place).unwrap().write_all(bytes).unwrap();
+            File::options().write(true).open(place).unwrap().write_all_at(bytes, offset).unwrap();
             return;
         }
-        let kept = self.kept.get_mut(name).unwrap();
-        let length = kept.bytes.len().max(bytes.len());
+        let (kept, at) = (self.kept.get_mut(name).unwrap(), usize::try_from(offset).unwrap());
+        let length = kept.bytes.len().max(at + bytes.len());
         kept.bytes.resize(length, 0);
-        kept.bytes[..bytes.len()].copy_from_slice(bytes);
+        kept.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Reads at its beginning.
-    pub(super) fn read(&self, name: &str, length: usize) -> Vec<u8> {
+    pub(super) fn read(&self, name: &str, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         if let Some(place) = self.place(name) {
-            let mut file = File::open(place).unwrap();
-            file.seek(SeekFrom::Start(0)).unwrap();
-            file.read_exact(&mut bytes).unwrap();
+            File::open(place).unwrap().read_exact_at(&mut bytes, offset).unwrap();
         } else {
-            let written = &self.kept[name].bytes;
-            let length = length.min(written.len());
-            bytes[..length].copy_from_slice(&written[..length]);
+            let written = self.kept[name].bytes.iter().skip(usize::try_from(offset).unwrap());
+            bytes.iter_mut().zip(written).for_each(|(to, from)| *to = *from);
         }
         bytes
     }

@@ -250,14 +250,20 @@ impl RouterOs {
         state.files.names().map(|name| (name.to_owned(), state.files.size(name).unwrap())).collect()
     }
 
-    /// Writes at the beginning of a file, as an initiator would.
-    pub fn write(&self, file: &str, bytes: &[u8]) {
-        self.inner.state.lock().unwrap().files.write(file, bytes);
+    /// The file of the disk in a slot.
+    pub fn file_of(&self, slot: &str) -> Option<String> {
+        let state = self.inner.state.lock().unwrap();
+        state.disks.iter().find(|disk| disk.slot == slot).map(|disk| disk.file.clone())
     }
 
-    /// Reads at the beginning of a file.
-    pub fn read(&self, file: &str, length: usize) -> Vec<u8> {
-        self.inner.state.lock().unwrap().files.read(file, length)
+    /// Writes into a file, as an initiator would.
+    pub fn write(&self, file: &str, offset: u64, bytes: &[u8]) {
+        self.inner.state.lock().unwrap().files.write(file, offset, bytes);
+    }
+
+    /// Reads from a file.
+    pub fn read(&self, file: &str, offset: u64, length: usize) -> Vec<u8> {
+        self.inner.state.lock().unwrap().files.read(file, offset, length)
     }
 }
 

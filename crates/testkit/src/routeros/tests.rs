@@ -182,14 +182,14 @@ fn a_copy_has_the_bytes_of_its_source() {
         [RouterOs::new(Firmware::default()), RouterOs::in_directory(Firmware::default(), directory.path())]
     {
         ok(&device, "/disk add type=file file-path=/storage-pool/x/a.img file-size=8M slot=a");
-        device.write("storage-pool/x/a.img", b"before");
+        device.write("storage-pool/x/a.img", 0, b"before");
         ok(
             &device,
             "/disk add type=file copy-from=[find slot=a] file-path=/storage-pool/x/b.img slot=b file-size=9M nvme-tcp-export=no",
         );
-        device.write("storage-pool/x/a.img", b"after!");
-        assert_eq!(device.read("storage-pool/x/b.img", 6), b"before");
-        assert_eq!(device.read("storage-pool/x/a.img", 6), b"after!");
+        device.write("storage-pool/x/a.img", 0, b"after!");
+        assert_eq!(device.read("storage-pool/x/b.img", 0, 6), b"before");
+        assert_eq!(device.read("storage-pool/x/a.img", 0, 6), b"after!");
         ok(&device, "/disk set [find slot=b] file-size=10M");
         assert_eq!(device.files()[1].1, 10 << 20);
     }
