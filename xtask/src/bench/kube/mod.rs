@@ -25,6 +25,8 @@ use site::{Site, name};
 const SINGLES: usize = 60;
 /// How often many are attached at once, for a median.
 const ROUNDS: usize = 3;
+/// Those at once are over in seconds, and differ more from each other.
+const STORMS: usize = 7;
 const HUNDRED: usize = 100;
 const THOUSAND: usize = 1000;
 const TEN_THOUSAND: usize = 10_000;
@@ -213,7 +215,7 @@ fn difference(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> 
 /// Many at once, from the first creation to the last that is seen attached; both sides create them, so many at a time.
 async fn at_once(site: &Site, bare: &Bare, count: usize) -> Result<Vec<Row>> {
     let (mut attach, mut detach, mut bare_attach, mut bare_detach) = (vec![], vec![], vec![], vec![]);
-    for round in 0..ROUNDS {
+    for round in 0..STORMS {
         bare_attach.push(bare.time_attaches(count).await?);
         attach.push(site.time_attaches(0..count).await?);
         settle(site).await?;
