@@ -11,6 +11,7 @@ use crate::agents::AgentAt;
 use crate::config::{Http, Ratio, TargetKind, absolute_path};
 use crate::controller::ControllerArgs;
 use crate::node::NodeArgs;
+use crate::orphans::OrphanArgs;
 use crate::size::Size;
 use crate::span::Span;
 
@@ -135,7 +136,11 @@ pub enum Command {
     /// Lists what happened.
     Events(EventsArgs),
     /// Checks this machine: kernel features, programs, sockets, permissions, versions, and records against storage.
-    Doctor,
+    Doctor {
+        /// Instead, the volumes on targets that no record knows of.
+        #[arg(long)]
+        orphans: bool,
+    },
     /// Takes over what a cluster has attached already: PersistentVolumes and VolumeAttachments of this driver that Bowline
     /// does not know. Nobody is cut off, and nothing is guessed: where the sources disagree, it says what to do.
     ///
@@ -213,6 +218,10 @@ pub struct UpArgs {
     /// The directory below which every path of a CSI request must lie (/ if not given).
     #[arg(long, env = "BOWLINE_PATH_ROOT", value_name = "DIR", value_parser = absolute_path)]
     pub path_root: Option<PathBuf>,
+
+    /// What becomes of orphans.
+    #[command(flatten)]
+    pub orphans: OrphanArgs,
 }
 
 /// What can be done with volumes.

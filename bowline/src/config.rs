@@ -14,8 +14,10 @@ use crate::agents::{AgentAt, At};
 use crate::args::UpArgs;
 use crate::kubelet::{KubeletArgs, csi_socket};
 use crate::node::NodeArgs;
+use crate::orphans::{OrphanArgs, OrphanMode};
 use crate::rds::DeviceConfig;
 use crate::size::Size;
+use crate::span::Span;
 
 /// The name of the file in the data directory.
 pub const FILE: &str = "bowline.toml";
@@ -44,6 +46,8 @@ pub struct Config {
     pub tls: Option<PathBuf>,
     /// MikroTik devices.
     pub rds: BTreeMap<TargetId, DeviceConfig>,
+    /// What becomes of volumes that no record knows of.
+    pub orphans: OrphanArgs,
     /// How many volumes this node can have at once.
     pub max_volumes: u32,
     /// How much more may be promised to volumes than there is.
@@ -145,6 +149,7 @@ impl Config {
             agents,
             tls,
             rds: file.rds,
+            orphans: args.orphans.or(OrphanArgs { orphans: file.orphans, orphan_grace: file.orphan_grace }),
             max_volumes: args.max_volumes.or(file.max_volumes).unwrap_or(128),
             overcommit: args.overcommit.or(file.overcommit).unwrap_or_default(),
             reserve: args.reserve.or(file.reserve).unwrap_or(Size(64 << 20)),
@@ -271,6 +276,10 @@ pub struct FileConfig {
     #[serde(deserialize_with = "absolute")]
     path_root: Option<PathBuf>,
     rds: BTreeMap<TargetId, DeviceConfig>,
+    #[serde(deserialize_with = "text")]
+    orphans: Option<OrphanMode>,
+    #[serde(deserialize_with = "text")]
+    orphan_grace: Option<Span>,
 }
 
 impl FileConfig {
@@ -584,6 +593,11 @@ path-root = "/var/lib/kubelet"
                 &["rds.box: exports must be at least one"],
             ),
             (&device("colour = 1"), &["rds.box.colour: unknown field"]),
+            (
+                "orphans = \"keep\"\n",
+                &[":1: orphans: \"keep\" is not known here; write off, report or delete"],
+            ),
+            ("orphan-grace = \"soon\"\n", &[":1: orphan-grace: \"soon\" is no span of time"]),
         ] {
             let told = FileConfig::parse(Path::new("/data/bowline.toml"), text).unwrap_err().to_string();
             for word in words {

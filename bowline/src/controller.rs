@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use bowline_cluster::adopt::{Adopter, AdopterParts};
-use bowline_cluster::targets::{self, connect_all};
+use bowline_cluster::targets::{self, OrphanStatuses, connect_all};
 use bowline_cluster::{
     Leadership, LeaseSettings, PersistentVolumes, adopt, certificates, door, lease, led, wishes,
 };
@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 use crate::config::absolute_path;
 use crate::identity::Identity;
 use crate::kubelet::answer_probes;
+use crate::orphans::OrphanArgs;
 use crate::span::Span;
 use crate::up::{stopped, until};
 
@@ -71,6 +72,10 @@ pub struct ControllerArgs {
     /// Where the certificates that it shows to agents are kept while it runs.
     #[arg(long, env = "BOWLINE_TLS", value_name = "DIR", value_parser = absolute_path, default_value = "/tmp/bowline-tls")]
     pub tls: PathBuf,
+
+    /// What becomes of orphans.
+    #[command(flatten)]
+    pub orphans: OrphanArgs,
 }
 
 /// Who serves VolumeAttachments.
@@ -185,6 +190,8 @@ async fn lead(
         Arc::clone(&running.pvs),
         running.speaker.clone(),
     ));
+    let record = Arc::new(OrphanStatuses { client: client.clone() });
+    beside.spawn(args.orphans.look_after(catalog.clone(), record));
     beside.spawn(renew(args.clone(), client));
     standby.end().await?;
     let server = Server::bind(&args.csi, Limits::default())

@@ -22,6 +22,7 @@ pub mod log;
 pub mod node;
 pub mod notify;
 pub mod nvme;
+pub mod orphans;
 pub mod output;
 pub mod rds;
 pub mod size;

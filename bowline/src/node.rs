@@ -19,6 +19,7 @@ use crate::fabric::{self, NvmeArgs};
 use crate::identity::Identity;
 use crate::kubelet::{self, KubeletArgs, Registration};
 use crate::notify::{self, State};
+use crate::orphans::OrphanArgs;
 use crate::up::{TARGET, stopped, this_node, until};
 
 /// What `bowline node` can be told. Its controller is the one in Kubernetes, or the `bowline up` with the same data
@@ -63,8 +64,21 @@ impl From<NodeArgs> for UpArgs {
     fn from(NodeArgs { csi, node, max_volumes, path_root, shelf: _, nvme: _, kubelet: _ }: NodeArgs) -> Self {
         let node = Some(node);
         let (http, target, overcommit, reserve, tls) = (None, None, None, None, None);
-        let (peer, agent) = (vec![], vec![]);
-        Self { csi, http, node, peer, target, agent, tls, max_volumes, overcommit, reserve, path_root }
+        let (peer, agent, orphans) = (vec![], vec![], OrphanArgs::default());
+        Self {
+            csi,
+            http,
+            node,
+            peer,
+            target,
+            agent,
+            tls,
+            max_volumes,
+            overcommit,
+            reserve,
+            path_root,
+            orphans,
+        }
     }
 }
 

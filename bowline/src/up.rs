@@ -23,6 +23,7 @@ use crate::agents::Agents;
 use crate::config::{Config, TargetKind};
 use crate::fabric;
 use crate::notify::{self, State};
+use crate::orphans::OrphanFile;
 
 /// The one target of a machine on its own.
 pub(crate) const TARGET: &str = "file";
@@ -55,6 +56,8 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let (connected, silent) = agents.connect().await;
     let (catalog, files) = open(&config, &host, &registry, connected).await?;
     tokio::spawn(silent.go_on(catalog.clone()));
+    let record = Arc::new(OrphanFile(config.data.join("orphans.json")));
+    tokio::spawn(config.orphans.look_after(catalog.clone(), record));
     let mut devices: BTreeMap<TargetId, Arc<dyn Devices>> = BTreeMap::new();
     if let Some(files) = files {
         devices.insert(TargetId::new(TARGET)?, Arc::new(FileDevices::new(Arc::clone(&host), files)));
@@ -109,7 +112,14 @@ fn anothers(data: &Path) -> Result<Option<String>> {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let ours = matches!(
             name.as_str(),
-            "store" | "volumes" | "targets" | "node" | "api.token" | "bowline.toml" | "lost+found"
+            "store"
+                | "volumes"
+                | "targets"
+                | "node"
+                | "api.token"
+                | "bowline.toml"
+                | "orphans.json"
+                | "lost+found"
         );
         if !ours && !name.ends_with(".sock") {
             return Ok(Some(name));

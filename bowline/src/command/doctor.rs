@@ -2,7 +2,7 @@
 
 use bowline_host::Host;
 use bowline_host::doctor::Presence;
-use bowline_web::wire::{Doctor, Finding};
+use bowline_web::wire::{Doctor, Finding, Orphan, Orphans};
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -46,6 +46,30 @@ pub(super) async fn run(client: &Client, data: Option<&Path>, console: &mut Cons
         (0, drifted) => Err(Failure::failed(format!("in the records and not on its target: {drifted}"))),
         (lacking, _) => Err(Failure::failed(format!("needed and missing: {lacking}"))),
     }
+}
+
+/// The volumes on targets that no record knows of.
+pub(super) async fn orphans(client: &Client, console: &mut Console) -> Result<(), Failure> {
+    let found = client.get::<Orphans>("/v1/orphans").await?;
+    console.show(&found, |_, _| show_orphans(&found))
+}
+
+fn show_orphans(found: &Orphans) -> String {
+    if found.orphans.is_empty() {
+        return "Every volume on every target has a record.\n".to_owned();
+    }
+    let mut out = String::new();
+    for Orphan { target, volume, first_seen, ripe } in &found.orphans {
+        let over = if *ripe { ", long enough to be deleted where --orphans delete is set" } else { "" };
+        let _ = writeln!(
+            out,
+            "{} on {} has no record; seen since {}{over}",
+            one_line(volume),
+            one_line(target),
+            one_line(first_seen)
+        );
+    }
+    out
 }
 
 /// What this machine's kernel and programs can do, as the API tells it.
@@ -173,6 +197,23 @@ mod tests {
         };
         let calm = Doctor { findings: vec![], drift: Some(Drift::default()), ..report.clone() };
         insta::assert_snapshot!(format!("{}---\n{}", show(&report, Style::Plain), show(&calm, Style::Plain)));
+    }
+
+    #[test]
+    fn orphans_are_listed_with_their_age() {
+        let orphan = |volume: &str, ripe| Orphan {
+            target: "box".to_owned(),
+            volume: volume.to_owned(),
+            first_seen: "2026-01-01T00:00:00Z".to_owned(),
+            ripe,
+        };
+        let found = Orphans { orphans: vec![orphan("pvc-1", true), orphan("pvc-2", false)] };
+        assert_eq!(
+            show_orphans(&found),
+            "pvc-1 on box has no record; seen since 2026-01-01T00:00:00Z, long enough to be deleted where --orphans delete is set\n\
+             pvc-2 on box has no record; seen since 2026-01-01T00:00:00Z\n"
+        );
+        assert_eq!(show_orphans(&Orphans::default()), "Every volume on every target has a record.\n");
     }
 
     #[test]

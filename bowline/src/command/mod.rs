@@ -89,7 +89,8 @@ pub(crate) async fn run(command: Command, way: Way, console: &mut Console) -> Re
         Command::Snapshot(command) => snapshot::run(&client, command, console).await,
         Command::Peer(command) => machine::peer(&client, command, console).await,
         Command::Events(args) => events::run(&client, args, console).await,
-        Command::Doctor => doctor::run(&client, data.as_deref(), console).await,
+        Command::Doctor { orphans: true } => doctor::orphans(&client, console).await,
+        Command::Doctor { orphans: false } => doctor::run(&client, data.as_deref(), console).await,
         Command::Adopt { dry_run } => adopt::run(&client, dry_run, console).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

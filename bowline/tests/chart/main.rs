@@ -78,6 +78,8 @@ fn values_that_mean_nothing_are_refused_with_their_name() {
             "rdsTargets: [{ name: box, address: a, user: u, pool: p, directory: /p, exports: ['a:1'], installation: i }]",
             "secret",
         ),
+        ("orphans: { mode: keep }", "mode"),
+        ("orphans: { grace: soon }", "grace"),
         ("image: { digest: 'md5:1' }", "digest"),
         ("nvmeTarget: { enabled: true, directory: srv }", "directory"),
         ("nvmeTarget: { port: 70000 }", "port"),

@@ -39,7 +39,7 @@ pub(crate) const CASES: &[(&str, &str)] = &[
     ),
     (
         "everything for monitoring",
-        "metrics:\n  serviceMonitor: { enabled: true, labels: { release: p } }\n  rules: { enabled: true }\n  \
+        "orphans: { mode: report, grace: 3d }\nmetrics:\n  serviceMonitor: { enabled: true, labels: { release: p } }\n  rules: { enabled: true }\n  \
          dashboard: { enabled: true }\nnetworkPolicy:\n  metricsFrom:\n    - namespaceSelector: { matchLabels: { a: b } }",
     ),
     (

@@ -45,9 +45,23 @@ impl Rack {
 
     /// Starts `bowline up` with the device in its configuration.
     fn up(&self, host_key: Option<&str>) -> Daemon {
+        self.up_with(host_key, &[])
+    }
+
+    fn up_with(&self, host_key: Option<&str>, more: &[&str]) -> Daemon {
         let text = format!("target = \"none\"\n\n[rds.box]\n{}", self.table(host_key));
         fs::write(self.world.path("data").join("bowline.toml"), text).unwrap();
-        self.world.up(&[])
+        self.world.up(more)
+    }
+
+    /// What `bowline doctor --orphans` says.
+    fn orphans(&self) -> String {
+        let told = Command::new(BOWLINE)
+            .args(["--data".as_ref(), self.world.path("data").as_os_str()])
+            .args(["doctor", "--orphans"])
+            .output()
+            .unwrap();
+        String::from_utf8(told.stdout).unwrap()
     }
 
     /// Starts an agent in front of the device, and `bowline up` that asks it.
@@ -212,6 +226,35 @@ async fn a_device_that_is_away_is_not_taken_for_one_that_lets_nobody_in() {
     driver.unpublish(&volume.volume_id, "worker-2").await.unwrap();
     driver.delete(&volume.volume_id).await.unwrap();
     assert_eq!(rack.device.breaches(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_whose_record_was_lost_is_told_and_deleted_only_where_that_is_asked_for() {
+    let (rack, grace) = (Rack::new(Firmware::default()).await, ["--orphan-grace", "1s"]);
+    let daemon = rack.up(Some(&rack.pinned()));
+    let volume = create(&mut Driver::connect(&rack.world, &daemon).await, "db", None).await.unwrap();
+    assert!(rack.orphans().contains("Every volume on every target has a record"), "{}", rack.orphans());
+    daemon.stop();
+    fs::remove_dir_all(rack.world.path("data/store")).unwrap();
+
+    let daemon = rack.up_with(Some(&rack.pinned()), &[&["--orphans", "report"][..], &grace].concat());
+    let told = wait_until("its time to be over", || {
+        Some(rack.orphans()).filter(|told| told.contains("long enough"))
+    });
+    assert!(told.contains(&format!("{} on box has no record", volume.volume_id)), "{told}");
+    assert_eq!(
+        rack.device.slots(),
+        std::slice::from_ref(&volume.volume_id),
+        "nobody asked for more than to be told"
+    );
+    daemon.stop();
+
+    let daemon = rack.up_with(Some(&rack.pinned()), &[&["--orphans", "delete"][..], &grace].concat());
+    wait_until("it to be gone, file and all", || {
+        (rack.device.slots().is_empty() && rack.device.files().is_empty()).then_some(())
+    });
+    assert_eq!(rack.device.breaches(), [""; 0]);
+    daemon.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]

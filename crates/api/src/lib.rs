@@ -43,7 +43,7 @@ pub use people::LedgerSummary;
 pub use recorded::{HoldRecord, MigrationRecord, ModeRecord, OwnerRecord, Progress, TicketRecord};
 pub use size::{SizeError, binary_units, bytes_of, size_of, unit_of};
 pub use snapshot::{Snapshot, SnapshotSpec, SnapshotStatus};
-pub use target::{Target, TargetKind, TargetSpec, TargetStatus};
+pub use target::{OrphanStatus, Target, TargetKind, TargetSpec, TargetStatus};
 pub use volume::{Volume, VolumeSettings, VolumeSource, VolumeSpec, VolumeStatus, VolumeUse};
 pub use wish::WishError;
 

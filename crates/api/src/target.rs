@@ -94,10 +94,24 @@ pub struct TargetStatus {
     /// somebody empties this.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub installation: String,
+    /// Volumes on it that no record knows of, while they are looked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub orphans: Vec<OrphanStatus>,
     /// `Reachable`, `Compatible`, `ClockAgrees` and `AcceptsVolumes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+}
+
+/// A volume that no record knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OrphanStatus {
+    /// Which it is.
+    pub volume: String,
+    /// Since when that is known.
+    pub first_seen: String,
 }
 
 impl TargetStatus {

@@ -2,6 +2,7 @@
 
 use bowline_target::Capacity;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -26,6 +27,8 @@ pub(crate) struct Metrics {
     pub(crate) volumes: Gauge,
     pub(crate) snapshots: Gauge,
     capacity: Family<Bytes, Gauge>,
+    pub(crate) orphans: Gauge,
+    pub(crate) orphans_deleted: Counter,
 }
 
 /// From 0.5 ms, finer than a round trip, to 131 s, longer than any caller waits.
@@ -40,8 +43,10 @@ impl Metrics {
             volumes: Gauge::default(),
             snapshots: Gauge::default(),
             capacity: Family::default(),
+            orphans: Gauge::default(),
+            orphans_deleted: Counter::default(),
         };
-        let Self { operations, volumes, snapshots, capacity } = metrics.clone();
+        let Self { operations, volumes, snapshots, capacity, orphans, orphans_deleted } = metrics.clone();
         let registry = registry.sub_registry_with_prefix("bowline");
         registry.register("operation_seconds", "How long CSI calls took, by call and code", operations);
         registry.register(
@@ -54,6 +59,16 @@ impl Metrics {
             "capacity_bytes",
             "Room on the target for new volumes, when it was last asked",
             capacity,
+        );
+        registry.register(
+            "orphans",
+            "Volumes on targets that no record knows of, when they were last looked for",
+            orphans,
+        );
+        registry.register(
+            "orphans_deleted",
+            "Volumes that no record knew of and that were deleted",
+            orphans_deleted,
         );
         metrics
     }

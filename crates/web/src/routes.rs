@@ -59,6 +59,7 @@ routes! {
     "/v1/watch" => get watch follow;
     "/v1/capacity" => get machine capacity;
     "/v1/doctor" => get machine doctor;
+    "/v1/orphans" => get machine orphans;
     "/v1/adoption" => get adoption look, post adoption adopt;
 }
 

@@ -8,9 +8,11 @@
 //! anybody: an agent that was started over an empty directory would prove that nobody was ever let in.
 
 mod offer;
+mod orphans;
 mod show;
 
 pub use offer::of_node;
+pub use orphans::OrphanStatuses;
 
 use bowline_api::{Target, TargetStatus};
 use bowline_controller::Catalog;
@@ -307,8 +309,9 @@ impl Context {
             return Ok(());
         }
         let api: Api<Target> = Api::all(self.client.clone());
-        // Of which storage it is was written when it was connected; somebody may have emptied it since.
-        let patch = serde_json::json!({ "status": TargetStatus { installation: String::new(), ..status } });
+        // Of which storage it is was written when it was connected, and its orphans are written when they are looked for; either may be newer.
+        let (installation, orphans) = (String::new(), Vec::new());
+        let patch = serde_json::json!({ "status": TargetStatus { installation, orphans, ..status } });
         match api.patch_status(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
             // Gone meanwhile.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),

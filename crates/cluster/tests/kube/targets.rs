@@ -3,8 +3,9 @@
 use bowline_api::{Condition, Target, TargetStatus};
 use bowline_cluster::adopt::{Adopter, AdopterParts};
 use bowline_cluster::credentials::{AGENT, Authority, CONTROLLER};
-use bowline_cluster::targets::{self, Connections};
-use bowline_core::{TargetId, Timestamp};
+use bowline_cluster::targets::{self, Connections, OrphanStatuses};
+use bowline_controller::{FirstSeen, OrphanRecord};
+use bowline_core::{TargetId, Timestamp, VolumeId};
 use bowline_target::agent::{AgentServer, Listener, TlsFiles, refuse};
 use bowline_testkit::SimTarget;
 use kube::ResourceExt;
@@ -176,4 +177,30 @@ async fn an_agent_that_is_something_else_than_its_object_says_is_refused_with_th
     for object in targets.list(&Default::default()).await.unwrap() {
         targets.delete(&object.name_any(), &DeleteParams::default()).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn since_when_orphans_are_known_is_in_the_status_of_their_target() {
+    let Some(site) = Site::new().await else { return };
+    let address = site.agent("nvme-o", ("nvmet", VERSION), |server| server).await;
+    let record = OrphanStatuses { client: site.world.client.clone() };
+    site.object("nvme-o", "nvmet", &address).await;
+    assert_eq!(record.read().await, Ok(FirstSeen::new()));
+    let orphan = (TargetId::new("nvme-o").unwrap(), VolumeId::new("left-1").unwrap());
+    let seen = FirstSeen::from([(orphan, "2026-01-01T00:00:00Z".parse().unwrap())]);
+    record.write(&seen).await.unwrap();
+    // What else is written into the status leaves it alone.
+    wait_for("the target to be reached", async || {
+        let conditions = site.status("nvme-o").await.conditions;
+        conditions.iter().any(|one| one.kind == "Reachable" && one.reason == "Answers").then_some(())
+    })
+    .await;
+    assert_eq!(record.read().await, Ok(seen));
+    record.write(&FirstSeen::new()).await.unwrap();
+    assert_eq!(site.status("nvme-o").await.orphans, []);
+    let broken = json!({"status": {"orphans": [{"volume": "left-1", "firstSeen": "long ago"}]}});
+    let api = site.world.api::<Target>();
+    api.patch_status("nvme-o", &PatchParams::default(), &Patch::Merge(&broken)).await.unwrap();
+    let error = record.read().await.unwrap_err();
+    assert!(error.contains("status.orphans of Target nvme-o"), "{error}");
 }

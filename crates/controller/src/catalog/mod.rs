@@ -26,6 +26,7 @@ mod faults;
 mod groups;
 mod nodes;
 mod open;
+mod orphans;
 pub(crate) mod place;
 mod settle;
 mod size;
@@ -35,6 +36,7 @@ mod targets;
 mod volumes;
 
 pub use adopt::AdoptError;
+pub use orphans::{FirstSeen, Orphan, OrphanRecord, OrphanRules};
 
 /// A volume to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +123,8 @@ pub(crate) struct Inner {
     pub(crate) pursued: Mutex<HashSet<Key>>,
     /// Tickets whose owners were told to wait.
     pub(crate) followed: Mutex<HashSet<(VolumeId, TicketId)>>,
+    /// Volumes that no record knows of, as they were last looked for.
+    pub(crate) orphans: Mutex<Option<Vec<Orphan>>>,
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
 }

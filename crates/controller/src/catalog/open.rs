@@ -64,6 +64,7 @@ pub(crate) async fn open(parts: Parts) -> Result<Arc<Inner>, OpenError> {
         progress: Mutex::default(),
         pursued: Mutex::default(),
         followed: Mutex::default(),
+        orphans: Mutex::default(),
         events: Events::new(),
         metrics,
     });

@@ -8,6 +8,7 @@ mod csi;
 mod faults;
 mod lists;
 mod open;
+mod orphans;
 mod random;
 mod scenario;
 mod snapshots;

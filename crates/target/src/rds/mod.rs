@@ -30,10 +30,10 @@ mod grants;
 mod make;
 mod name;
 mod number;
-pub mod orphan;
 pub mod print;
 mod quote;
 pub mod ssh;
+mod stored;
 
 pub use access::Guarantee;
 pub use console::{Console, ConsoleError, Said};
@@ -51,8 +51,7 @@ use async_trait::async_trait;
 use bowline_core::{NeverAgain, SnapshotId, TargetId, VolumeId};
 use device::{Device, Trouble};
 use name::{Mark, Names};
-use orphan::Orphan;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -157,21 +156,6 @@ impl RdsTarget {
     /// What the firmware can keep.
     pub fn guarantee(&self) -> Guarantee {
         self.device.guarantee
-    }
-
-    /// What lies on the device and none of these volumes is; snapshots never count. The lists are read before `known` is asked for, so
-    /// that what is made meanwhile is known.
-    pub async fn orphans<F>(
-        &self,
-        known: impl FnOnce() -> F + Send,
-    ) -> Result<BTreeSet<Orphan>, ProvisionError>
-    where
-        F: Future<Output = Result<BTreeSet<VolumeId>, ProvisionError>> + Send,
-    {
-        let files = self.device.files(&format!("{}/", self.device.names.directory)).await?;
-        let disks = self.device.all().await?;
-        let found = orphan::find(&self.device.names, &disks, &files, &known().await?);
-        Ok(found.map_err(Trouble::from)?)
     }
 
     /// Does it to its end, whether anybody waits for it or not, in the turn of each of these slots.
@@ -295,9 +279,11 @@ impl Provision for RdsTarget {
         Ok(Capacity { total, free, promised, available: free })
     }
 
+    /// Also a file whose disk is gone, and a disk whose file is: to delete the item removes what is left of it.
     async fn items(&self, after: Option<&Item>, limit: usize) -> Result<Vec<Item>, ProvisionError> {
-        let ours = self.device.ours(self.device.all().await?)?;
-        let items = ours.into_iter().map(|(_, seen)| seen.item);
-        Ok(items.filter(|item| after.is_none_or(|after| item > after)).take(limit).collect())
+        let files = self.device.files(&format!("{}/", self.device.names.directory)).await?;
+        let disks = self.device.all().await?;
+        let items = stored::items(&self.device.names, &disks, &files).map_err(Trouble::from)?;
+        Ok(items.into_iter().filter(|item| after.is_none_or(|after| item > after)).take(limit).collect())
     }
 }

@@ -200,7 +200,7 @@ fn a_line_may_end_anywhere_in_a_line_of_a_disk() {
         }
         assert_eq!(cut[0].yes("nvme-tcp-export"), Ok(Some(true)), "cut after {before:?}");
         for key in ["size", "free"] {
-            let found = cut[0].size(key).ok().flatten().and_then(|size| size.exact());
+            let found = cut[0].size(key).ok().flatten().and_then(bowline_target::rds::Size::exact);
             assert_eq!(found, whole[0].size(key).unwrap().unwrap().exact(), "{key}, cut after {before:?}");
         }
     }

@@ -11,7 +11,7 @@ use crate::api::Api;
 use crate::extract::Asked;
 use crate::problem::Problem;
 use crate::routes::{ROUTES, description};
-use crate::wire::{Capacity, Doctor, Event, Events, Finding};
+use crate::wire::{Capacity, Doctor, Event, Events, Finding, Orphans};
 
 /// What happened, newest last; of one volume only if given.
 #[utoipa::path(get, path = "/v1/events", tag = "events", params(PageQuery), responses(
@@ -66,6 +66,14 @@ pub(crate) async fn doctor(State(api): State<Api>) -> Result<Json<Doctor>, Probl
     }));
     let (version, node) = (api.inner.parts.version.to_owned(), api.inner.parts.node.clone());
     Ok(Json(Doctor { version, node, findings, drift }))
+}
+
+/// Volumes on targets that no record knows of.
+#[utoipa::path(get, path = "/v1/orphans", tag = "machine", responses(
+    (status = 200, body = Orphans), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(crate) async fn orphans(State(api): State<Api>) -> Result<Json<Orphans>, Problem> {
+    let found = api.catalog()?.orphans().await?;
+    Ok(Json(Orphans { orphans: found.into_iter().map(Into::into).collect() }))
 }
 
 /// Everything that is counted, as OpenMetrics text.

@@ -87,6 +87,40 @@ pub struct Finding {
     pub required: bool,
 }
 
+/// Volumes on targets that no record knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Orphans {
+    /// All of them, the oldest first.
+    pub orphans: Vec<Orphan>,
+}
+
+/// A volume on a target that no record knows of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Orphan {
+    /// Where it is.
+    pub target: String,
+    /// Which it is.
+    pub volume: String,
+    /// Since when that is known.
+    pub first_seen: String,
+    /// Whether its time is over: it is deleted in one of the next runs, where that is asked for.
+    pub ripe: bool,
+}
+
+impl From<catalog::Orphan> for Orphan {
+    fn from(orphan: catalog::Orphan) -> Self {
+        let catalog::Orphan { target, volume, first_seen, ripe, .. } = orphan;
+        Self {
+            target: target.to_string(),
+            volume: volume.to_string(),
+            first_seen: format!("{first_seen:.0}"),
+            ripe,
+        }
+    }
+}
+
 /// Where records and storage disagree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

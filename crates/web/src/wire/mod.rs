@@ -8,7 +8,7 @@ mod ticket;
 mod volume;
 
 pub use adoption::{AdoptedVolume, Adoption, AdoptionState};
-pub use machine::{Capacity, Doctor, Drift, Event, Events, Finding};
+pub use machine::{Capacity, Doctor, Drift, Event, Events, Finding, Orphan, Orphans};
 pub use node::{AddNode, Node, Nodes};
 pub use snapshot::{Group, NewSnapshot, Snapshot, SnapshotState, Snapshots};
 pub use ticket::{

@@ -1,0 +1,183 @@
+//! Volumes on targets that no record knows of: left behind by records that were lost or restored from long ago, or by somebody's hand.
+//!
+//! They are told; they are deleted only where that was asked for, after they were seen for a long time, a few at a time. That time counts from a moment
+//! that was recorded: a restart does not begin it anew, and what was no orphan for a while begins anew. Snapshots are never taken for orphans: one may be
+//! the last copy of something. A target refuses to delete what somebody is let in to, and lists nothing of other installations.
+
+use async_trait::async_trait;
+use bowline_core::{TargetId, Timestamp, VolumeId};
+use bowline_csi::code::ListError;
+use bowline_store::{Key, Kind};
+use bowline_target::Item;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::storage::unanswered;
+use super::{Catalog, Inner, lock};
+use crate::failure::{Failure, Why};
+use crate::record::Volume;
+use crate::shelf::PAGE;
+
+/// When each orphan was first seen.
+pub type FirstSeen = BTreeMap<(TargetId, VolumeId), Timestamp>;
+
+/// Where it is recorded when orphans were first seen.
+#[async_trait]
+pub trait OrphanRecord: Send + Sync {
+    /// What was recorded; an error is never taken for "nothing".
+    async fn read(&self) -> Result<FirstSeen, String>;
+    /// Records it, in the place of what was.
+    async fn write(&self, first_seen: &FirstSeen) -> Result<(), String>;
+}
+
+/// What becomes of orphans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrphanRules {
+    /// Whether they are deleted; if not, it is only told that they would be.
+    pub delete: bool,
+    /// How long one must have been seen.
+    pub grace: Duration,
+    /// How many are deleted in one run.
+    pub at_most: usize,
+}
+
+/// A volume that no record knows of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// Where it is.
+    pub target: TargetId,
+    /// Which it is.
+    pub volume: VolumeId,
+    /// Since when that is known.
+    pub first_seen: Timestamp,
+    /// Whether its time is over.
+    pub ripe: bool,
+    /// Whether it was deleted in this run.
+    pub deleted: bool,
+}
+
+impl Catalog {
+    /// Looks for orphans on all targets, records when each was first seen, and deletes those whose time is over, if that is asked for.
+    pub async fn look_for_orphans(
+        &self,
+        record: &dyn OrphanRecord,
+        rules: OrphanRules,
+    ) -> Result<Vec<Orphan>, ListError> {
+        Ok(self.inner.look_for_orphans(record, rules).await?)
+    }
+
+    /// What was found when it was last looked, or what is found now if it never was; then nobody knows since when.
+    pub async fn orphans(&self) -> Result<Vec<Orphan>, ListError> {
+        if let Some(last) = lock(&self.inner.orphans).clone() {
+            return Ok(last);
+        }
+        let now = self.inner.clock.now();
+        let found = self.inner.find_orphans().await?;
+        let first_seen: FirstSeen = found.into_iter().map(|one| (one, now)).collect();
+        Ok(ripened(first_seen, now, Duration::MAX))
+    }
+}
+
+impl Inner {
+    async fn look_for_orphans(
+        &self,
+        record: &dyn OrphanRecord,
+        rules: OrphanRules,
+    ) -> Result<Vec<Orphan>, Failure> {
+        let found = self.find_orphans().await?;
+        let unrecorded = |error: String| Failure::new(Why::Unreachable, error);
+        let before = record.read().await.map_err(unrecorded)?;
+        let now = self.clock.now();
+        let first_seen: FirstSeen =
+            found.into_iter().map(|one| (one.clone(), before.get(&one).copied().unwrap_or(now))).collect();
+        if first_seen != before {
+            record.write(&first_seen).await.map_err(unrecorded)?;
+        }
+        for ((target, volume), _) in first_seen.iter().filter(|(one, _)| !before.contains_key(one)) {
+            let message = format!("Volume {volume} is on target {target}, and no record knows it.");
+            self.tell(Some(volume), "OrphanFound", message);
+        }
+        let mut orphans = ripened(first_seen, now, rules.grace);
+        self.metrics.orphans.set(i64::try_from(orphans.len()).unwrap_or(i64::MAX));
+        for orphan in orphans.iter_mut().filter(|orphan| orphan.ripe).take(rules.at_most) {
+            if rules.delete {
+                orphan.deleted = self.delete_orphan(orphan).await;
+            }
+        }
+        *lock(&self.orphans) = Some(orphans.iter().filter(|orphan| !orphan.deleted).cloned().collect());
+        Ok(orphans)
+    }
+
+    /// Everything that targets hold and no record knows of. Records are read last: what is made meanwhile is in them.
+    async fn find_orphans(&self) -> Result<BTreeSet<(TargetId, VolumeId)>, Failure> {
+        let mut stored = BTreeSet::new();
+        for target in self.connected() {
+            let mut after = None;
+            loop {
+                let items = target.items(after.as_ref(), PAGE).await.map_err(|error| unanswered(&error))?;
+                after = items.last().cloned();
+                stored.extend(items.into_iter().filter_map(|item| match item {
+                    Item::Volume(volume) => Some((target.id().clone(), volume)),
+                    Item::Snapshot(_) => None,
+                }));
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        let mut known = BTreeSet::new();
+        let mut learn = |_, volume: Volume| {
+            known.insert(volume.id);
+        };
+        self.shelf.for_each(&mut learn).await?;
+        stored.retain(|(_, volume)| !known.contains(volume));
+        Ok(stored)
+    }
+
+    async fn is_unknown(&self, volume: &VolumeId) -> bool {
+        let unrecorded = matches!(self.volume(volume).await, Err(failure) if failure.why == Why::Unknown);
+        let ledger = self.shelf.store.get(&Key::new(Kind::Ledger, volume.as_str())).await;
+        unrecorded && matches!(ledger, Ok(None))
+    }
+
+    async fn delete_orphan(&self, orphan: &Orphan) -> bool {
+        let Orphan { target, volume, first_seen, .. } = orphan;
+        // Not what was listed, which may be a moment old: an adoption may have made a record since. And whoever has a ledger may have somebody in it.
+        if !self.is_unknown(volume).await {
+            return false;
+        }
+        let deleted = match self.target(target) {
+            Ok(there) => there.delete(volume).await.map_err(|error| error.to_string()),
+            Err(failure) => Err(failure.sentence),
+        };
+        match deleted {
+            Ok(()) => {
+                self.metrics.orphans_deleted.inc();
+                let message = format!(
+                    "Volume {volume} was deleted from target {target}: no record knew it since {first_seen:.0}."
+                );
+                self.tell(Some(volume), "OrphanDeleted", message);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%target, %volume, error, "an orphan was not deleted");
+                false
+            }
+        }
+    }
+}
+
+/// The orphans, the oldest first, and whether the time of each is over.
+fn ripened(first_seen: FirstSeen, now: Timestamp, grace: Duration) -> Vec<Orphan> {
+    let is_over = |since: Timestamp| since.checked_add(grace).is_ok_and(|end| end <= now);
+    let orphan = |((target, volume), first_seen)| Orphan {
+        target,
+        volume,
+        first_seen,
+        ripe: is_over(first_seen),
+        deleted: false,
+    };
+    let mut orphans: Vec<Orphan> = first_seen.into_iter().map(orphan).collect();
+    orphans.sort_by_key(|orphan| orphan.first_seen);
+    orphans
+}

@@ -1,0 +1,127 @@
+//! Volumes that no record knows of.
+
+use async_trait::async_trait;
+use bowline_controller::{Catalog, FirstSeen, OrphanRecord, OrphanRules};
+use bowline_core::{SnapshotId, VolumeId};
+use bowline_target::{Cut, NewVolume, Progress, Provision};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::world::{World, create};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const REPORT: OrphanRules = OrphanRules { delete: false, grace: HOUR, at_most: 10 };
+const DELETE: OrphanRules = OrphanRules { delete: true, ..REPORT };
+
+/// What outlives a catalog, and may not be readable.
+#[derive(Default)]
+struct Paper {
+    written: Mutex<FirstSeen>,
+    torn: Mutex<bool>,
+}
+
+#[async_trait]
+impl OrphanRecord for Paper {
+    async fn read(&self) -> Result<FirstSeen, String> {
+        if *self.torn.lock().unwrap() {
+            Err("it is torn".to_owned())
+        } else {
+            Ok(self.written.lock().unwrap().clone())
+        }
+    }
+
+    async fn write(&self, first_seen: &FirstSeen) -> Result<(), String> {
+        *self.written.lock().unwrap() = first_seen.clone();
+        Ok(())
+    }
+}
+
+async fn leave(world: &World, id: &str) -> VolumeId {
+    let volume = VolumeId::new(id).unwrap();
+    let order = NewVolume { volume: volume.clone(), name: id.to_owned(), size: 1 << 30, source: None };
+    world.target.create(&order, &Progress::default()).await.unwrap();
+    volume
+}
+
+/// Volumes that were found, whether their time was over, and whether they were deleted.
+async fn look(catalog: &Catalog, paper: &Paper, rules: OrphanRules) -> Vec<(String, bool, bool)> {
+    let found = catalog.look_for_orphans(paper, rules).await.unwrap();
+    found.into_iter().map(|one| (one.volume.to_string(), one.ripe, one.deleted)).collect()
+}
+
+fn row(volume: &str, ripe: bool, deleted: bool) -> (String, bool, bool) {
+    (volume.to_owned(), ripe, deleted)
+}
+
+#[tokio::test]
+async fn an_orphan_goes_after_its_grace_period_by_the_recorded_time_and_only_if_asked_for() {
+    let (mut world, paper) = (World::new(), Paper::default());
+    leave(&world, "left-1").await;
+    let catalog = world.catalog().await;
+    let known = create(&catalog, "known").await;
+    assert_eq!(look(&catalog, &paper, DELETE).await, [row("left-1", false, false)], "just seen");
+    catalog.close().await;
+    world.later += HOUR * 2;
+    let catalog = world.catalog().await;
+    leave(&world, "left-2").await;
+    assert_eq!(
+        look(&catalog, &paper, REPORT).await,
+        [row("left-1", true, false), row("left-2", false, false)],
+        "a restart forgets nothing, and nobody asked for more than to be told"
+    );
+    assert_eq!(catalog.orphans().await.unwrap().len(), 2);
+    assert_eq!(
+        look(&catalog, &paper, DELETE).await,
+        [row("left-1", true, true), row("left-2", false, false)]
+    );
+    assert_eq!(catalog.orphans().await.unwrap().len(), 1);
+    let reasons: Vec<_> = catalog.events(None, 100).into_iter().map(|event| event.reason).collect();
+    assert!(
+        reasons.contains(&"OrphanFound".to_owned()) && reasons.contains(&"OrphanDeleted".to_owned()),
+        "{reasons:?}"
+    );
+    assert!(world.target.volume(&known.id).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_orphan_reconciler_deleted_snapshots() {
+    let (mut world, paper) = (World::new(), Paper::default());
+    let volume = leave(&world, "left").await;
+    let cut = Cut { snapshot: SnapshotId::new("last-copy").unwrap(), name: "copy".to_owned(), volume };
+    world.target.snapshot(std::slice::from_ref(&cut), &Progress::default()).await.unwrap();
+    look(&world.catalog().await, &paper, DELETE).await;
+    world.later += HOUR * 2;
+    let catalog = world.catalog().await;
+    look(&catalog, &paper, DELETE).await;
+    assert!(world.target.stored_snapshot(&cut.snapshot).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn few_go_at_a_time_and_what_is_gone_is_forgotten() {
+    let (mut world, paper) = (World::new(), Paper::default());
+    for id in ["a", "b", "c"] {
+        leave(&world, id).await;
+    }
+    look(&world.catalog().await, &paper, DELETE).await;
+    world.later += HOUR * 2;
+    let catalog = world.catalog().await;
+    let gone = look(&catalog, &paper, OrphanRules { at_most: 2, ..DELETE }).await;
+    assert_eq!(gone.iter().filter(|(.., deleted)| *deleted).count(), 2, "{gone:?}");
+    let left = look(&catalog, &paper, REPORT).await;
+    let [(id, true, false)] = &left[..] else { panic!("{left:?}") };
+    let volume = VolumeId::new(id).unwrap();
+    world.target.delete(&volume).await.unwrap();
+    assert_eq!(look(&catalog, &paper, REPORT).await, []);
+    assert_eq!(paper.written.lock().unwrap().len(), 0, "should it come back, its time begins anew");
+}
+
+#[tokio::test]
+async fn without_its_record_nothing_is_taken_for_old_or_new() {
+    let (world, paper) = (World::new(), Paper::default());
+    leave(&world, "left").await;
+    *paper.torn.lock().unwrap() = true;
+    let catalog = world.catalog().await;
+    let error = catalog.look_for_orphans(&paper, DELETE).await.unwrap_err();
+    assert!(error.to_string().contains("it is torn"), "{error}");
+    assert_eq!(paper.written.lock().unwrap().len(), 0);
+}
