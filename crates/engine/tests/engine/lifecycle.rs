@@ -65,9 +65,9 @@ async fn what_only_confirms_waits_for_those_who_wait_to_be_let_in_but_not_for_ev
     let engine = running.engine.clone();
     let waiting = tokio::spawn(async move { engine.submit(&other, csi("b"), Patience::Wait, LONG).await });
     let phase = async || world.stored().await.holds()[&node("a")].phase;
-    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    tokio::time::sleep(std::time::Duration::from_secs(50)).await;
     assert_eq!(phase().await, bowline_core::Phase::Granting, "somebody waits");
-    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
     assert_eq!(phase().await, bowline_core::Phase::Held, "but that was long enough");
     waiting.abort();
 }
