@@ -155,7 +155,7 @@ async fn a_class_names_the_kind_of_its_targets_and_without_one_what_is_near_come
         assert_eq!(made(&catalog, request).await.unwrap(), volume, "{called}: asked again, the same one");
     }
     for (request, code, words) in [
-        (asked("tape", new("x")), Code::InvalidArgument, "it must be file or nvmet"),
+        (asked("tape", new("x")), Code::InvalidArgument, "it must be file, nvmet or rds"),
         (asked("file", new("exported")), Code::AlreadyExists, "is of kind nvmet"),
     ] {
         let status = made(&catalog, request).await.unwrap_err();
