@@ -370,6 +370,13 @@ fn a_read_only_volume_cannot_be_written_even_by_root(tenant: &Tenant<'_>) {
         "--patch",
         r#"{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#,
     ]);
+    // Kubernetes tells volumes apart by their handles: a pod that comes before the first attachment is gone would use that one, which may be written to.
+    let attached =
+        format!("jsonpath={{.items[?(@.spec.source.persistentVolumeName==\"{pv}\")].metadata.name}}");
+    tenant.cluster.lab.wait_for("the first attachment to be gone", PATIENCE, || {
+        let names = tenant.try_kubectl(&["get", "volumeattachments.storage.k8s.io", "-o", &attached]).ok()?;
+        names.is_empty().then_some(())
+    });
     tenant.delete("pvc", "first");
     tenant.delete("pv", &pv);
     tenant.apply(&format!(
