@@ -174,9 +174,19 @@ impl Observer {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is true of a volume now.
+    /// What is true of a volume now: as seen by a look that began after this was asked.
     pub fn now(&self, volume: &str) -> Truth {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).now(volume)
+        let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // One may be under way.
+        let enough = seen().looks + 2;
+        loop {
+            let now = seen();
+            if now.looks >= enough || self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                return now.now(volume);
+            }
+            drop(now);
+            std::thread::sleep(REST);
+        }
     }
 
     /// Panics with all that should never have been.
