@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use bowline_core::{TargetId, Timestamp, VolumeId};
 use bowline_csi::code::ListError;
-use bowline_store::{Key, Kind};
+use bowline_store::Key;
 use bowline_target::Item;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -136,7 +136,7 @@ impl Inner {
 
     async fn is_unknown(&self, volume: &VolumeId) -> bool {
         let unrecorded = matches!(self.volume(volume).await, Err(failure) if failure.why == Why::Unknown);
-        let ledger = self.shelf.store.get(&Key::new(Kind::Ledger, volume.as_str())).await;
+        let ledger = self.shelf.store.get(&Key::ledger(volume)).await;
         unrecorded && matches!(ledger, Ok(None))
     }
 

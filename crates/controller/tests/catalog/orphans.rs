@@ -2,7 +2,8 @@
 
 use async_trait::async_trait;
 use bowline_controller::{Catalog, FirstSeen, OrphanRecord, OrphanRules};
-use bowline_core::{SnapshotId, VolumeId};
+use bowline_core::{Ledger, SnapshotId, VolumeId};
+use bowline_store::{Expected, Key, record};
 use bowline_target::{Cut, NewVolume, Progress, Provision};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -113,6 +114,19 @@ async fn few_go_at_a_time_and_what_is_gone_is_forgotten() {
     world.target.delete(&volume).await.unwrap();
     assert_eq!(look(&catalog, &paper, REPORT).await, []);
     assert_eq!(paper.written.lock().unwrap().len(), 0, "should it come back, its time begins anew");
+}
+
+#[tokio::test]
+async fn whoever_has_a_ledger_may_have_somebody_in_it() {
+    let (mut world, paper) = (World::new(), Paper::default());
+    let volume = leave(&world, "left").await;
+    look(&world.catalog().await, &paper, DELETE).await;
+    world.later += HOUR * 2;
+    let catalog = world.catalog().await;
+    let ledger = record::encode(&Ledger::default()).unwrap();
+    world.store.put(&Key::ledger(&volume), ledger, Expected::Absent).await.unwrap();
+    assert_eq!(look(&catalog, &paper, DELETE).await, [row("left", true, false)]);
+    assert!(world.target.volume(&volume).await.unwrap().is_some());
 }
 
 #[tokio::test]
