@@ -32,7 +32,7 @@ use connect::Turn;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use sysfs::{attribute, uuid};
+use sysfs::{Seen, attribute, uuid};
 
 /// How long the kernel tries, and how long we do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +161,7 @@ pub struct Nvme {
     kernel: Arc<dyn Kernel>,
     settings: Settings,
     cache: Mutex<Cache>,
+    seen: Seen,
     turn: Turn,
 }
 
@@ -176,13 +177,13 @@ const LINGER: Duration = Duration::from_secs(2);
 impl Nvme {
     /// On this machine, with this way to write to its kernel.
     pub fn new(host: Arc<Host>, kernel: Arc<dyn Kernel>, settings: Settings) -> Self {
-        Self { host, kernel, settings, cache: Mutex::default(), turn: Turn::default() }
+        Self { host, kernel, settings, cache: Mutex::default(), seen: Seen::default(), turn: Turn::default() }
     }
 
     /// Every subsystem that this driver manages and whose NQN is wanted.
     pub fn subsystems(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Subsystem>, NvmeError> {
         let wanted = |nqn: &str| self.is_ours(nqn).is_ok() && wanted(nqn);
-        Ok(sysfs::subsystems(&self.host.roots.sys, wanted)?)
+        Ok(self.seen.subsystems(&self.host.roots.sys, wanted)?)
     }
 
     /// One of them.

@@ -14,9 +14,13 @@
 //! Everything can vanish between two reads; what has vanished is left out.
 
 use crate::device::DeviceNumber;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::{self, DirEntry};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A subsystem that this machine knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,18 +126,67 @@ pub struct SysfsError {
     pub error: io::Error,
 }
 
-/// The subsystems whose NQN is wanted. Of all others, nothing but the NQN is read: there may be hundreds.
-pub(super) fn subsystems(sys: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<Subsystem>, SysfsError> {
-    let mut found = Vec::new();
-    for entry in entries(&sys.join("class/nvme-subsystem"))? {
-        let directory = entry.path();
-        let Some(nqn) = attribute(&directory, "subsysnqn")? else { continue };
-        if wanted(&nqn) {
-            found.push(subsystem(&directory, nqn)?);
+/// The NQN of every subsystem that was seen, so that it is not read again at every look: there may be hundreds. It never changes while the subsystem
+/// is there; whether an entry is still that of the same one is seen from its inode.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<BTreeMap<OsString, (Inode, String)>>);
+
+/// Which inode, and since when: a filesystem may give the number to another.
+type Inode = (u64, i64, i64);
+
+impl Seen {
+    /// The subsystems whose NQN is wanted. Of all others, nothing but the NQN is read, and that once.
+    pub(super) fn subsystems(
+        &self,
+        sys: &Path,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Subsystem>, SysfsError> {
+        let listed = entries(&sys.join("class/nvme-subsystem"))?;
+        self.keep(&listed);
+        let mut found = Vec::new();
+        for entry in listed {
+            let Some(inode) = inode(&entry)? else { continue };
+            if self.nqn(&entry, inode).is_some_and(|nqn| !wanted(&nqn)) {
+                continue;
+            }
+            // What is wanted is read all the same: it may have gone meanwhile.
+            let directory = entry.path();
+            let Some(nqn) = attribute(&directory, "subsysnqn")? else { continue };
+            self.map().insert(entry.file_name(), (inode, nqn.clone()));
+            if wanted(&nqn) {
+                found.push(subsystem(&directory, nqn)?);
+            }
+        }
+        found.sort_by(|one, other| one.nqn.cmp(&other.nqn));
+        Ok(found)
+    }
+
+    fn nqn(&self, entry: &DirEntry, inode: Inode) -> Option<String> {
+        let map = self.map();
+        let (known, nqn) = map.get(&entry.file_name())?;
+        (*known == inode).then(|| nqn.clone())
+    }
+
+    /// Forgets what is not there any more.
+    fn keep(&self, listed: &[DirEntry]) {
+        let mut map = self.map();
+        if map.len() > listed.len() {
+            let names: BTreeSet<_> = listed.iter().map(DirEntry::file_name).collect();
+            map.retain(|name, _| names.contains(name));
         }
     }
-    found.sort_by(|one, other| one.nqn.cmp(&other.nqn));
-    Ok(found)
+
+    fn map(&self) -> MutexGuard<'_, BTreeMap<OsString, (Inode, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn inode(entry: &DirEntry) -> Result<Option<Inode>, SysfsError> {
+    match entry.metadata() {
+        Ok(found) => Ok(Some((found.ino(), found.ctime(), found.ctime_nsec()))),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(SysfsError { path: entry.path(), error }),
+    }
 }
 
 fn subsystem(directory: &Path, nqn: String) -> Result<Subsystem, SysfsError> {

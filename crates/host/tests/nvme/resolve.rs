@@ -5,6 +5,7 @@ use crate::{machine, nvme};
 use bowline_core::ONLY_NAMESPACE;
 use bowline_host::nvme::{ControllerState, Kernel, Nvme, NvmeError, WriteError};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,6 +132,11 @@ fn swap(tree: &Tree) {
         fs::write(tree.at(&format!("{}/subsysnqn", subsystem(number))), nqn).unwrap();
         let disk = format!("{}/nvme{number}n1", subsystem(number));
         fs::write(tree.at(&format!("{disk}/uuid")), uuid).unwrap();
+        // A subsystem that is made has a link of its own, also where there was one of that name.
+        let (link, made) =
+            (tree.at(&format!("sys/class/nvme-subsystem/nvme-subsys{number}")), tree.at("made"));
+        symlink(fs::read_link(&link).unwrap(), &made).unwrap();
+        fs::rename(made, link).unwrap();
     }
     for (controller, (nqn, _)) in [(1, B), (4, B), (3, A)] {
         let file = format!("sys/devices/virtual/nvme-fabrics/ctl/nvme{controller}/subsysnqn");
@@ -147,6 +153,24 @@ fn a_name_that_moved_to_another_volume_is_not_taken_from_the_cache() {
     swap(&tree);
     assert_eq!(found(&nvme, A).as_deref(), Some("nvme2n1 5"));
     assert_eq!(found(&nvme, B).as_deref(), Some("nvme1n1 3"));
+}
+
+/// `nvme-subsys1` was seen as that of volume a when b was looked for, and is b's when b is looked for again.
+#[test]
+fn a_subsystem_that_took_the_name_of_another_is_found() {
+    let Some(tree) = machine(MULTIPATH) else { return };
+    let nvme = reader(&tree);
+    let name_of = |nqn: &str| {
+        let found = nvme.subsystem(nqn).unwrap().unwrap();
+        found.namespaces.iter().map(|one| one.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(name_of(B.0), ["nvme2n1"]);
+    swap(&tree);
+    assert_eq!((name_of(B.0), name_of(A.0)), (vec!["nvme1n1".to_owned()], vec!["nvme2n1".to_owned()]));
+    for number in [1, 2] {
+        fs::remove_file(tree.at(&format!("sys/class/nvme-subsystem/nvme-subsys{number}"))).unwrap();
+    }
+    assert_eq!((nvme.subsystem(A.0).unwrap(), nvme.subsystem(B.0).unwrap()), (None, None));
 }
 
 #[test]
