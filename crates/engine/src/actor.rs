@@ -41,7 +41,10 @@ enum Done {
     Wrote(Result<Revision, StoreError>),
     Read(Result<Stored, ReadError>),
     Removed(Result<(), StoreError>),
-    WriteNow,
+    /// What was put off is due; so many had asked for something when it was.
+    WriteNow {
+        asked: usize,
+    },
 }
 
 type Stored = (Ledger, Option<Revision>);
@@ -213,9 +216,9 @@ impl Actor {
                 }
                 self.waiters.finish_removal(result);
             }
-            Done::WriteNow => {
+            Done::WriteNow { asked } => {
                 self.write_is_due = false;
-                if self.put_off < PUT_OFF && self.shared.is_asked() {
+                if self.put_off < PUT_OFF && self.shared.is_busy_since(asked) {
                     self.put_off += 1;
                 } else {
                     self.put_off = 0;
@@ -335,7 +338,8 @@ impl Actor {
         }
         if self.executor.has_unwritten() && !self.write_is_due {
             self.write_is_due = true;
-            self.after(self.shared.settings.write_within, Done::WriteNow);
+            let asked = self.shared.asked();
+            self.after(self.shared.settings.write_within, Done::WriteNow { asked });
         }
     }
 

@@ -132,23 +132,32 @@ pub(crate) struct Shared {
     pub(crate) lists: Mutex<HashMap<VolumeId, BTreeMap<Epoch, Export>>>,
     /// Where its tasks run: an observation may come from any thread.
     runtime: tokio::runtime::Handle,
+    asking: Asking,
+}
+
+/// Who asks for something.
+#[derive(Default)]
+struct Asking {
     /// How many wait for an answer now.
-    asking: AtomicUsize,
+    now: AtomicUsize,
+    /// How many have asked so far.
+    ever: AtomicUsize,
 }
 
 /// Somebody who waits for an answer, as long as this lives.
-struct Asking<'a>(&'a AtomicUsize);
+struct Caller<'a>(&'a Asking);
 
-impl<'a> Asking<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
+impl<'a> Caller<'a> {
+    fn new(asking: &'a Asking) -> Self {
+        asking.now.fetch_add(1, Ordering::Relaxed);
+        asking.ever.fetch_add(1, Ordering::Relaxed);
+        Self(asking)
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -203,7 +212,7 @@ impl Engine {
             changes: Told::default(),
             lists: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
-            asking: AtomicUsize::new(0),
+            asking: Asking::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -219,7 +228,7 @@ impl Engine {
     ) -> Result<Submitted, EngineError> {
         let id = ticket.id.clone();
         let (reply, answer) = oneshot::channel();
-        let _asking = Asking::new(&self.shared.asking);
+        let _caller = Caller::new(&self.shared.asking);
         self.shared.send(volume, Message::Submit { ticket, patience, reply })?;
         match tokio::time::timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
@@ -239,7 +248,7 @@ impl Engine {
         wait: Duration,
     ) -> Result<Withdrawn, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let _asking = Asking::new(&self.shared.asking);
+        let _caller = Caller::new(&self.shared.asking);
         self.shared.send(volume, Message::Withdraw { withdrawal, reply })?;
         match tokio::time::timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
@@ -397,9 +406,15 @@ impl Shared {
         Arc::clone(targets.entry(target.clone()).or_insert_with(make))
     }
 
-    /// Whether somebody waits for an answer, on any volume.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asking.load(Ordering::Relaxed) > 0
+    /// How many have asked for something so far, on any volume.
+    pub(crate) fn asked(&self) -> usize {
+        self.asking.ever.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody waits for an answer, or has asked since there were so many. In a storm there are moments in which nobody waits here, because all
+    /// wait for the API server, which would have to write what is put off.
+    pub(crate) fn is_busy_since(&self, asked: usize) -> bool {
+        self.asking.now.load(Ordering::Relaxed) > 0 || self.asked() != asked
     }
 
     pub(crate) fn links(&self) -> Vec<Arc<Link>> {

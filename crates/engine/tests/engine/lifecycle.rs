@@ -72,6 +72,24 @@ async fn what_only_confirms_waits_for_those_who_wait_to_be_let_in_but_not_for_ev
     waiting.abort();
 }
 
+/// What confirms was written whenever nobody waited for a moment: of a thousand attaches at once, nearly all of it while the others were on their way.
+#[tokio::test(start_paused = true)]
+async fn a_moment_in_which_nobody_waits_does_not_end_a_storm() {
+    let mut world = World::new();
+    let other = bowline_testkit::volume("w");
+    world.volumes.insert(other.clone(), world.volumes[&v()].clone());
+    let running = world.engine().await;
+    running.attach(csi("a")).await;
+    let phase = async || world.stored().await.holds()[&node("a")].phase;
+    for _ in 0..10 {
+        running.engine.submit(&other, csi("b"), Patience::Wait, LONG).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+        assert_eq!(phase().await, bowline_core::Phase::Granting, "others come");
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    assert_eq!(phase().await, bowline_core::Phase::Held, "nobody came any more");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_removed_only_when_nobody_holds_or_wants_it() {
     let world = World::new();
