@@ -592,6 +592,10 @@ path-root = "/var/lib/kubelet"
                 &device("exports = []").replace("exports = [\"10.0.0.9:4420\"]\n", ""),
                 &["rds.box: exports must be at least one"],
             ),
+            (
+                &device("take-over = \"/pool/bowline\""),
+                &["rds.box: take-over must be another directory than Bowline's own"],
+            ),
             (&device("colour = 1"), &["rds.box.colour: unknown field"]),
             (
                 "orphans = \"keep\"\n",

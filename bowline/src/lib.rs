@@ -104,7 +104,7 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
         Command::Target(args) => {
             log::init();
             let config = agent::TargetConfig::load(args)?;
-            agent::run(config).await.map_err(|error| Failure::failed(format!("{error:#}")))
+            Box::pin(agent::run(config)).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
         command => {
             let way = Way::choose(Said {

@@ -33,6 +33,8 @@ pub struct DeviceConfig {
     pub pool: String,
     /// In which directory of it.
     pub directory: String,
+    /// The directory of an older driver whose disks are taken over.
+    pub take_over: Option<String>,
     /// Where nodes reach its exports.
     pub exports: Vec<SocketAddr>,
     /// Tells this installation's disks from those of others on the same device.
@@ -54,6 +56,7 @@ struct Table {
     host_key: Option<Text<HostKey>>,
     pool: String,
     directory: String,
+    take_over: Option<String>,
     exports: Vec<SocketAddr>,
     installation: String,
     #[serde(default)]
@@ -80,6 +83,7 @@ impl TryFrom<Table> for DeviceConfig {
             host_key: host_key.map(|Text(key)| key),
             pool,
             directory,
+            take_over: table.take_over,
             exports,
             installation: table.installation,
             trust_readers: table.trust_readers,
@@ -97,6 +101,7 @@ impl DeviceConfig {
             installation: self.installation.clone(),
             pool: self.pool.clone(),
             directory: self.directory.clone(),
+            take_over: self.take_over.clone(),
             addresses: self.exports.clone(),
             trust_readers: self.trust_readers,
         }

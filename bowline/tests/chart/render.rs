@@ -33,7 +33,7 @@ pub(crate) const CASES: &[(&str, &str)] = &[
     ),
     (
         "a MikroTik device",
-        "rdsTargets: [{ name: box, address: 10.0.0.9, user: bowline, secret: box-login, hostKey: 'SHA256:x', pool: p, directory: /p/b, \
+        "rdsTargets: [{ name: box, address: 10.0.0.9, user: bowline, secret: box-login, hostKey: 'SHA256:x', pool: p, directory: /p/b, takeOver: /p/older, \
          exports: ['10.0.0.9:4420'], installation: rack-1 }]\n\
          storageClasses: [{ name: bowline-rds, parameters: { kind: rds } }]",
     ),

@@ -56,6 +56,7 @@ impl Rack {
             pool: POOL.to_owned(),
             directory: format!("/{POOL}/bowline"),
             addresses: vec!["192.0.2.1:4420".parse()?],
+            take_over: None,
             trust_readers: false,
         };
         let target = RdsTarget::connect(Arc::new(console.clone()), settings).await?;

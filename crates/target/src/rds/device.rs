@@ -184,21 +184,33 @@ impl Device {
         }
     }
 
-    /// What is in a slot now.
-    pub(super) async fn look(&self, slot: &str) -> Result<Slot, Trouble> {
+    /// The disk in a slot now, whosever it is.
+    pub(super) async fn disk_in(&self, slot: &str) -> Result<Option<Disk>, Trouble> {
         let found = match self.shown(&command::print_slot(slot)).await {
             Ok(text) => disks(&text)?,
             Err(Trouble::Fault(Fault::NoSuchItem)) => Vec::new(),
             Err(trouble) => return Err(trouble),
         };
         let mut found = found.into_iter().filter(|disk| disk.slot == slot);
-        let Some(disk) = found.next() else {
-            self.forget(slot);
-            return Ok(Slot::Empty);
-        };
+        let disk = found.next();
         if found.next().is_some() {
             return Err(Fault::unparseable(&format!("two disks are shown in slot {slot}")).into());
         }
+        Ok(disk)
+    }
+
+    /// What is in a slot now.
+    pub(super) async fn look(&self, slot: &str) -> Result<Slot, Trouble> {
+        let disk = self.disk_in(slot).await?;
+        self.understand(slot, disk)
+    }
+
+    /// What a disk is that was found in a slot, or that none was.
+    pub(super) fn understand(&self, slot: &str, disk: Option<Disk>) -> Result<Slot, Trouble> {
+        let Some(disk) = disk else {
+            self.forget(slot);
+            return Ok(Slot::Empty);
+        };
         let Some(seen) = self.names.seen(&disk)? else { return Ok(Slot::Foreign) };
         self.note(&seen);
         Ok(Slot::Ours(Box::new(disk), seen))

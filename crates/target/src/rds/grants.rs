@@ -30,7 +30,7 @@ impl Device {
             last = self.try_send(&command).await?;
         }
         for _ in 0..TRIES {
-            let seen = match self.look(&slot).await? {
+            let seen = match self.own::<TargetError>(&slot).await? {
                 Slot::Ours(_, seen) => seen,
                 Slot::Foreign => return Err(refused(format!("slot {slot} of the device is not Bowline's"))),
                 Slot::Empty => {
@@ -56,7 +56,7 @@ impl Device {
         let Ok(slot) = name::slot(&Item::Volume(revocation.volume.clone())) else { return Ok(gone) };
         let mut last = None;
         for _ in 0..TRIES {
-            let seen = match self.look(&slot).await? {
+            let seen = match self.own::<TargetError>(&slot).await? {
                 Slot::Ours(_, seen) => seen,
                 Slot::Empty if self.is_empty(&slot).await? => return Ok(gone),
                 Slot::Empty => continue,

@@ -49,7 +49,7 @@ impl Device {
     }
 
     /// Nobody as the one who may connect, where the firmware knows of that.
-    fn nobody(&self) -> Option<Property<'static>> {
+    pub(super) fn nobody(&self) -> Option<Property<'static>> {
         match self.guarantee {
             super::Guarantee::OneHost => Some(Property::AllowHost(NOBODY)),
             super::Guarantee::OnOrOff => None,
@@ -154,7 +154,7 @@ impl Device {
     pub(super) async fn still(&self, item: &Item) -> Result<Origin, ProvisionError> {
         let unknown = || ProvisionError::Unknown { what: called(item) };
         let slot = name::slot(item).map_err(|_| unknown())?;
-        let (disk, seen) = match self.look(&slot).await? {
+        let (disk, seen) = match self.own::<ProvisionError>(&slot).await? {
             Slot::Ours(disk, seen) => (disk, seen),
             Slot::Foreign => return Err(unknown()),
             Slot::Empty if self.is_empty(&slot).await? => return Err(unknown()),
@@ -251,7 +251,7 @@ impl Device {
         let slot = name::slot(&item).map_err(|_| unknown())?;
         let mut last = None;
         for _ in 0..TRIES {
-            let (disk, seen) = match self.look(&slot).await? {
+            let (disk, seen) = match self.own::<ProvisionError>(&slot).await? {
                 Slot::Ours(disk, seen) if !matches!(seen.mark, Mark::Making(_)) => (disk, seen),
                 Slot::Empty if !self.is_empty(&slot).await? => continue,
                 Slot::Ours(..) | Slot::Empty | Slot::Foreign => return Err(unknown()),
@@ -273,11 +273,18 @@ impl Device {
 
     pub(super) async fn volume(&self, volume: &VolumeId) -> Result<Option<StoredVolume>, ProvisionError> {
         let Ok(slot) = name::slot(&Item::Volume(volume.clone())) else { return Ok(None) };
-        match self.look(&slot).await? {
-            Slot::Ours(disk, seen) if !matches!(seen.mark, Mark::Making(_)) => {
-                let size = disk.bytes().map_err(Trouble::from)?;
-                Ok(Some(StoredVolume { size, allocated: size, fault: None }))
-            }
+        let stored = |disk: &Disk| {
+            let size = disk.bytes().map_err(Trouble::from)?;
+            Ok(Some(StoredVolume { size, allocated: size, fault: None }))
+        };
+        let disk = self.disk_in(&slot).await?;
+        if let Some(disk) = &disk
+            && self.older(Some(disk))?.is_some()
+        {
+            return stored(disk);
+        }
+        match self.understand(&slot, disk)? {
+            Slot::Ours(disk, seen) if !matches!(seen.mark, Mark::Making(_)) => stored(&disk),
             Slot::Empty if !self.is_empty(&slot).await? => Err(in_vain(None).into()),
             Slot::Ours(..) | Slot::Empty | Slot::Foreign => Ok(None),
         }
@@ -288,8 +295,9 @@ impl Device {
         // What cannot be named here never was.
         let Ok(slot) = name::slot(item) else { return Ok(()) };
         for _ in 0..TRIES {
-            match self.look(&slot).await? {
-                Slot::Ours(_, seen) => {
+            match self.own::<ProvisionError>(&slot).await? {
+                Slot::Ours(disk, seen) => {
+                    self.check_file(item, &disk)?;
                     if let Some((epoch, export)) = seen.lets_in(&self.names, self.guarantee) {
                         let by = format!("node {} (let in at epoch {epoch})", export.node);
                         return Err(ProvisionError::InUse { by });
@@ -297,7 +305,10 @@ impl Device {
                     self.erase(&seen).await?;
                 }
                 Slot::Foreign => return Err(foreign(&slot)),
-                Slot::Empty if self.is_empty(&slot).await? => return self.remove_files(item, &slot).await,
+                Slot::Empty if self.is_empty(&slot).await? => {
+                    self.remove_files(item, &slot).await?;
+                    return self.remove_older_file(item, &slot).await;
+                }
                 Slot::Empty => {}
             }
         }

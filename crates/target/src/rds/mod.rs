@@ -1,7 +1,8 @@
 //! Volumes on a MikroTik ROSE Data Server, told what to do over SSH.
 //!
 //! Every volume and snapshot is a disk of type `file`, known by its slot and by the name of its export (`name.rs` says what is
-//! remembered there, and why nothing is remembered elsewhere). A disk that is not named so is somebody else's and is left alone.
+//! remembered there, and why nothing is remembered elsewhere). A disk that is not named so is somebody else's and is left alone; but for those of
+//! an older driver, in a directory that the settings name (`older.rs`).
 //!
 //! **Who is let in.** A disk has one export: one name, one host that may connect, on or off. So one node at a time is let in, and the name
 //! carries node, mode and epoch; while nobody is let in, it carries the newest epoch that is closed, and the host that may connect is
@@ -30,6 +31,7 @@ mod grants;
 mod make;
 mod name;
 mod number;
+mod older;
 pub mod print;
 mod quote;
 pub mod ssh;
@@ -71,6 +73,8 @@ pub struct Settings {
     pub pool: String,
     /// The directory in which they lie, from the root; it begins with the pool.
     pub directory: String,
+    /// The directory of an older driver (`rds.csi.srvlab.io`) whose disks are taken over when they are asked for; none are if there is none.
+    pub take_over: Option<String>,
     /// Where nodes reach the exports; at least one, all with the same port.
     pub addresses: Vec<SocketAddr>,
     /// Whether nodes are trusted not to write where they may only read: the device cannot keep them from it.
@@ -112,25 +116,34 @@ impl Settings {
         if !name::is_plain(&self.pool) || self.pool.len() > 64 {
             return wrong("pool", "letters, digits, '-', '.' and '_', at most 64");
         }
-        let directory = self.directory.trim_matches('/');
-        // It becomes part of a pattern, in which only a dot means more than itself.
-        let part = |part: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b' ');
-            !part.is_empty() && part != "." && part != ".." && part.bytes().all(plain)
-        };
-        let within = directory.split('/').next() == Some(&self.pool);
-        if !within || directory.len() > 128 || !directory.split('/').all(part) {
-            return wrong(
-                "directory",
-                "a path that begins with the pool, of letters, digits, '-', '.', '_' and spaces",
-            );
+        const PATH: &str = "a path that begins with the pool, of letters, digits, '-', '.', '_' and spaces";
+        let directory = self.directory.trim_matches('/').to_owned();
+        if !is_in(&self.pool, &directory) {
+            return wrong("directory", PATH);
+        }
+        let take_over = self.take_over.as_ref().map(|path| path.trim_matches('/').to_owned());
+        if take_over.as_ref().is_some_and(|path| !is_in(&self.pool, path)) {
+            return wrong("take-over", PATH);
+        }
+        if take_over.as_ref() == Some(&directory) {
+            return wrong("take-over", "another directory than Bowline's own");
         }
         let mut ports = self.addresses.iter().map(SocketAddr::port);
         let Some(port) = ports.next().filter(|port| ports.all(|other| other == *port)) else {
             return wrong("addresses", "at least one address, and all with the same port");
         };
-        Ok((Names { installation: installation.clone(), directory: directory.to_owned() }, port))
+        Ok((Names { installation: installation.clone(), directory, take_over }, port))
     }
+}
+
+/// Whether it is a directory of a pool that can be written as it is.
+fn is_in(pool: &str, directory: &str) -> bool {
+    // It becomes part of a pattern, in which only a dot means more than itself.
+    let part = |part: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b' ');
+        !part.is_empty() && part != "." && part != ".." && part.bytes().all(plain)
+    };
+    directory.split('/').next() == Some(pool) && directory.len() <= 128 && directory.split('/').all(part)
 }
 
 /// The disks of one installation on one device.

@@ -10,7 +10,8 @@
 //! | `<volume>:s<moment>` | a snapshot of that volume, of that moment |
 //!
 //! A volume's slot is its id, a snapshot's `snap-` and its id. The file is `<directory>/<slot>.<digest>.img`, with a digest of
-//! what was asked for, so that a repeated order is told from another one. Nothing that is not named exactly so is ever touched.
+//! what was asked for, so that a repeated order is told from another one. Nothing that is not named exactly so is ever touched; but for disks
+//! of an older driver that are asked for by their ids, if that is wanted (`older.rs`).
 
 use super::disk::Disk;
 use super::fault::Fault;
@@ -63,6 +64,8 @@ pub(super) struct Names {
     pub(super) installation: String,
     /// Without slashes at its ends.
     pub(super) directory: String,
+    /// The directory of an older driver, likewise.
+    pub(super) take_over: Option<String>,
 }
 
 pub(super) fn is_plain(text: &str) -> bool {
@@ -264,7 +267,11 @@ mod tests {
     use super::*;
 
     fn names() -> Names {
-        Names { installation: "lab-1".to_owned(), directory: "storage-pool/bowline".to_owned() }
+        Names {
+            installation: "lab-1".to_owned(),
+            directory: "storage-pool/bowline".to_owned(),
+            take_over: None,
+        }
     }
 
     fn volume(id: &str) -> VolumeId {

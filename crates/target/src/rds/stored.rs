@@ -29,7 +29,11 @@ mod tests {
     const DIGEST: &str = "0123456789abcdef";
 
     fn found(shown: &[(&str, &str)], there: &[&str]) -> Vec<Item> {
-        let names = Names { installation: "lab-1".to_owned(), directory: "pool/dir".to_owned() };
+        let names = Names {
+            installation: "lab-1".to_owned(),
+            directory: "pool/dir".to_owned(),
+            take_over: Some("pool/older".to_owned()),
+        };
         let disk = |(index, (slot, name)): (usize, &(&str, &str))| {
             format!(
                 " {index} type=file slot=\"{slot}\" size=1 nvme-tcp-export=no nvme-tcp-server-nqn=\"nqn.2026-01.storage.bowline:{name}\"\n"

@@ -72,6 +72,9 @@ async fn settings_that_cannot_be_are_refused() {
         (Settings { directory: "/elsewhere/x".to_owned(), ..good.clone() }, "directory"),
         (Settings { directory: "/storage-pool/../x".to_owned(), ..good.clone() }, "directory"),
         (Settings { directory: "/storage-pool/a*".to_owned(), ..good.clone() }, "directory"),
+        (Settings { take_over: Some("/elsewhere/x".to_owned()), ..good.clone() }, "take-over"),
+        (Settings { take_over: Some(String::new()), ..good.clone() }, "take-over"),
+        (Settings { take_over: Some("storage-pool/bowline/".to_owned()), ..good.clone() }, "take-over"),
         (Settings { addresses: Vec::new(), ..good.clone() }, "addresses"),
         (
             Settings {
@@ -85,7 +88,8 @@ async fn settings_that_cannot_be_are_refused() {
         let error = RdsTarget::connect(console, bad).await.err().unwrap().to_string();
         assert!(error.starts_with(&format!("{setting} must be ")), "{error}");
     }
-    let other = Settings { pool: "other".to_owned(), directory: "/other/x".to_owned(), ..good };
+    let other =
+        Settings { pool: "other".to_owned(), directory: "/other/x".to_owned(), take_over: None, ..good };
     let error = RdsTarget::connect(Arc::clone(&device) as Arc<dyn Console>, other).await.err().unwrap();
     assert!(error.to_string().contains("pool other is not in the list of disks"), "{error}");
 }

@@ -378,6 +378,7 @@ impl State {
                 }
                 file.resize(usize::try_from(wanted).unwrap(), 0);
             }
+            "nvme-tcp-server-port" => {}
             other => return Err(format!("invalid parameter {other}")),
         }
         Ok(())

@@ -17,6 +17,7 @@ pub(crate) fn settings() -> Settings {
         pool: POOL.to_owned(),
         directory: format!("/{POOL}/bowline"),
         addresses: vec!["10.0.0.1:4420".parse().unwrap()],
+        take_over: Some(format!("/{POOL}/older")),
         trust_readers: false,
     }
 }
@@ -62,6 +63,15 @@ pub(crate) fn order(id: &str, size: u64, source: Option<Source>) -> NewVolume {
 
 pub(crate) fn cut(id: &str, of: &str) -> Cut {
     Cut { snapshot: snapshot(id), name: format!("the {id}"), volume: volume(of) }
+}
+
+/// A disk as an older driver leaves it, but that its export is off.
+pub(crate) fn leave_older(device: &Device, id: &str) {
+    let (size, nqn) = (MIB, format!("nqn.2000-02.com.mikrotik:{id}"));
+    let said = device.tell(&format!(
+        r#"/disk add type=file file-path="/{POOL}/older/{id}.img" file-size={size} slot="{id}" nvme-tcp-export=no nvme-tcp-server-nqn="{nqn}""#
+    ));
+    assert_eq!(said.status, Some(0), "{said:?}");
 }
 
 /// Who is let in, as the target lists it: volume, epoch, node.

@@ -2,7 +2,9 @@
 //! was answered, the same deed again brings it to its end, also from another process, and what comes late then changes nothing.
 
 use crate::device::{Device, Firmware, MISHAPS, Mishap, PLAIN};
-use crate::lab::{MIB, Raw, connect, cut, grant, lab, listed, order, revocation, snapshot, volume};
+use crate::lab::{
+    MIB, Raw, connect, cut, grant, lab, leave_older, listed, order, revocation, snapshot, volume,
+};
 use bowline_target::contract::provision::Bytes;
 use bowline_target::rds::RdsTarget;
 use bowline_target::{Progress, Provision, ProvisionError, Source, Target, TargetError};
@@ -20,9 +22,14 @@ enum Deed {
     Delete,
     Snapshot,
     DeleteSnapshot,
+    AllowOlder,
+    RevokeOlder,
+    GrowOlder,
+    CopyOlder,
+    DeleteOlder,
 }
 
-const DEEDS: [Deed; 10] = [
+const DEEDS: [Deed; 15] = [
     Deed::Create,
     Deed::Clone,
     Deed::Restore,
@@ -33,6 +40,11 @@ const DEEDS: [Deed; 10] = [
     Deed::Delete,
     Deed::Snapshot,
     Deed::DeleteSnapshot,
+    Deed::AllowOlder,
+    Deed::RevokeOlder,
+    Deed::GrowOlder,
+    Deed::CopyOlder,
+    Deed::DeleteOlder,
 ];
 
 /// Whether it was done; `false` if nobody knows. Any other answer would be wrong.
@@ -68,11 +80,21 @@ async fn carry_out(deed: Deed, target: &RdsTarget) -> bool {
         Deed::Delete => known(deed, target.delete(&volume("w")).await),
         Deed::Snapshot => known(deed, target.snapshot(&[cut("s1", "v"), cut("s2", "w")], &progress).await),
         Deed::DeleteSnapshot => known(deed, target.delete_snapshot(&snapshot("s")).await),
+        Deed::AllowOlder => access(target.allow(&grant("o", "a", 1)).await),
+        Deed::RevokeOlder => access(target.revoke(&revocation("o", "a", 3)).await.map(|_| ())),
+        Deed::GrowOlder => known(deed, target.grow(&volume("o"), 2 * MIB).await),
+        Deed::CopyOlder => {
+            let from = Some(Source::Volume(volume("o")));
+            known(deed, target.create(&order("n", MIB, from), &progress).await)
+        }
+        Deed::DeleteOlder => known(deed, target.delete(&volume("o")).await),
     }
 }
 
 async fn prepare(deed: Deed, firmware: Firmware) -> (Arc<Device>, RdsTarget) {
     let (device, target) = lab(firmware, &["v", "w"]).await;
+    leave_older(&device, "o");
+    Raw(Arc::clone(&device)).write(&volume("o"), 0, b"older");
     Raw(Arc::clone(&device)).write(&volume("v"), 0, b"data");
     target.snapshot(&[cut("s", "v")], &Progress::default()).await.unwrap();
     if deed == Deed::Revoke {
@@ -110,6 +132,17 @@ async fn check(deed: Deed, device: &Arc<Device>, target: &RdsTarget) {
             assert_eq!(raw.read(&volume("snap-s1"), 0, 4), b"data");
         }
         Deed::DeleteSnapshot => assert_eq!(target.stored_snapshot(&snapshot("s")).await, Ok(None)),
+        Deed::AllowOlder => open.push(("o".to_owned(), 1, "a".to_owned())),
+        Deed::RevokeOlder => {
+            let late = target.allow(&grant("o", "a", 3)).await;
+            assert!(matches!(late, Err(TargetError::NeverAgain(_))), "{late:?}");
+        }
+        Deed::GrowOlder => assert_eq!(size("o").await, Some(2 * MIB)),
+        Deed::CopyOlder => assert_eq!(raw.read(&volume("n"), 0, 5), b"older"),
+        Deed::DeleteOlder => assert_eq!(size("o").await, None),
+    }
+    if deed != Deed::DeleteOlder {
+        assert_eq!(raw.read(&volume("o"), 0, 5), b"older");
     }
     assert_eq!(raw.read(&volume("v"), 0, 4), b"data", "nothing happens to what was there");
     assert_eq!(listed(target).await, open);

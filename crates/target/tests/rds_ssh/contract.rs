@@ -23,16 +23,20 @@ impl Bytes for Raw {
     }
 }
 
-async fn connect(lab: &Lab) -> Result<RdsTarget, ConnectError> {
-    let settings = Settings {
+pub(crate) fn settings() -> Settings {
+    Settings {
         id: TargetId::new("rds-1").unwrap(),
         installation: "lab-1".to_owned(),
         pool: POOL.to_owned(),
         directory: format!("/{POOL}/bowline"),
         addresses: vec!["10.0.0.1:4420".parse().unwrap()],
+        take_over: None,
         trust_readers: false,
-    };
-    RdsTarget::connect(Arc::new(lab.over_tcp(lab.settings())), settings).await
+    }
+}
+
+async fn connect(lab: &Lab) -> Result<RdsTarget, ConnectError> {
+    RdsTarget::connect(Arc::new(lab.over_tcp(lab.settings())), settings()).await
 }
 
 async fn suites(name: &str, firmware: Firmware) {

@@ -6,6 +6,7 @@ mod contract;
 mod cut;
 mod lab;
 mod login;
+mod older;
 mod openssh;
 mod sessions;
 mod trouble;
