@@ -18,7 +18,9 @@ pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
 /// Before the annotations that say where a volume is attached.
 pub const ANNOTATIONS: &str = "csi.bowline.storage/";
-/// The same, as an earlier driver wrote them; read when its volumes are adopted, never written.
+/// The name of an earlier CSI driver, whose volumes on MikroTik devices can be taken over.
+pub const EARLIER_DRIVER: &str = "rds.csi.srvlab.io";
+/// The same as [`ANNOTATIONS`], as that driver wrote them; read when its volumes are adopted, never written.
 pub const EARLIER_ANNOTATIONS: &str = "csi.rds.srvlab.io/";
 /// After either prefix: the node that has the volume.
 pub const ATTACHED_NODE: &str = "attached-node";

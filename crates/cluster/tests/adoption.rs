@@ -133,6 +133,32 @@ fn a_record_is_what_the_target_and_the_persistent_volume_say() {
 }
 
 #[test]
+fn a_volume_of_an_earlier_driver_keeps_its_id_when_it_has_a_persistent_volume_of_ours() {
+    let id = "pvc-a1b2c3d4-e5f6-7890-abcd-ef1234567890";
+    let moved = Pv { name: id.to_owned(), handle: id.to_owned(), ..pv(&["ReadWriteOnce"], &[]) };
+    let id = VolumeId::new(id).unwrap();
+    let mut found = found(moved, vec![]);
+    found.stored = [(id.clone(), (TargetId::new("box").unwrap(), 4096))].into();
+    found.earlier.push("pvc-00000000-0000-0000-0000-000000000000".to_owned());
+    let adoption = plan(&found, Timestamp::UNIX_EPOCH);
+    let [record] = adoption.volumes.as_slice() else { panic!("{adoption}") };
+    assert_eq!((&record.id, record.name.as_str(), record.target.as_str()), (&id, id.as_str(), "box"));
+    assert!(adoption.refused.is_empty(), "{adoption}");
+    let [other] = adoption.earlier.as_slice() else { panic!("{adoption:?}") };
+    assert!(
+        other.to_string().contains("of the driver rds.csi.srvlab.io, and that cannot be changed"),
+        "{other}"
+    );
+    // It has the place of its name, as what is made under that name would.
+    found.volumes.insert(VolumeId::new(format!("{id}-000000ab")).unwrap());
+    assert!(
+        plan(&found, Timestamp::UNIX_EPOCH).refused[0]
+            .to_string()
+            .contains("was made under the same name since")
+    );
+}
+
+#[test]
 fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     let rwo = || pv(&["ReadWriteOnce"], &[("csi.bowline.storage/attached-node", "stale")]);
     let first = plan(&found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]), Timestamp::UNIX_EPOCH);

@@ -167,11 +167,24 @@ impl Slot {
         Self(digest.iter().take(Self::DIGITS / 2).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The place of an id that was made by [`Slot::id`]; `None` for any other text.
+    /// The place of an id that was made by [`Slot::id`], or of one of an older driver, which is the name itself; `None` for any other text.
     pub fn of_id(id: &str) -> Option<Self> {
+        if Self::is_of_claim(id) {
+            return Some(Self(id.to_owned()));
+        }
         let (slot, unique) = id.rsplit_once('-')?;
         let fits = Self::is_plain(slot) && unique.len() == 8 && unique.bytes().all(Self::is_hex);
         fits.then(|| Self(slot.to_owned()))
+    }
+
+    /// Whether it is the name that Kubernetes gives to the volume of a claim, `pvc-` and a UUID. An older driver has that for an id; of ours none
+    /// looks like that, because eight digits follow a name.
+    fn is_of_claim(text: &str) -> bool {
+        let parts: Vec<&str> = text.split('-').collect();
+        let [pvc, uuid @ ..] = parts.as_slice() else { return false };
+        let lengths = uuid.iter().map(|part| part.len());
+        let fits = *pvc == "pvc" && lengths.eq([8, 4, 4, 4, 12]);
+        fits && uuid.iter().all(|part| part.bytes().all(Self::is_hex))
     }
 
     fn is_plain(text: &str) -> bool {
@@ -237,6 +250,27 @@ mod tests {
             assert!(slots.insert(slot), "{name}: its place is taken");
         }
         for other in ["", "pvc-1", "-", "-000000ab", "pvc-1-000000aB", "pvc-1-00000ab", "pvc_1-000000ab"] {
+            assert_eq!(Slot::of_id(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_id_that_an_older_driver_gave_is_its_own_place_and_that_of_its_name() {
+        let id = "pvc-a1b2c3d4-e5f6-7890-abcd-ef1234567890";
+        assert_eq!(Slot::of_id(id), Some(Slot::of_name(id)));
+        assert_eq!(
+            Slot::of_id(&Slot::of_name(id).id(7)),
+            Some(Slot::of_name(id)),
+            "what is made under that name"
+        );
+        for other in [
+            "pvc-a1b2c3d4-e5f6-7890-abcd-ef123456789",
+            "pvc-a1b2c3d4-e5f6-7890-abcd-ef123456789x",
+            "pvc-A1b2c3d4-e5f6-7890-abcd-ef1234567890",
+            "pvc-a1b2c3d4-e5f6-7890-abcd-ef1234567890-0",
+            "pv-a1b2c3d4-e5f6-7890-abcd-ef1234567890",
+            "a1b2c3d4-e5f6-7890-abcd-ef1234567890",
+        ] {
             assert_eq!(Slot::of_id(other), None, "{other}");
         }
     }

@@ -97,7 +97,7 @@ impl Inner {
         let handles = found.pvs.iter().filter_map(|pv| VolumeId::new(&pv.handle).ok());
         let made: Vec<VolumeId> = handles.filter(|id| catalog.knows(id)).collect();
         found.volumes.extend(made);
-        let Adoption { volumes, tickets, refused, mut known } = plan(&found, Timestamp::now());
+        let Adoption { volumes, tickets, refused, earlier, mut known } = plan(&found, Timestamp::now());
         let mut report = Report { dry_run, volumes: vec![] };
         for one in refused {
             tracing::warn!(volume = one.volume, reason = one.sentence, "not adopted");
@@ -117,11 +117,16 @@ impl Inner {
         self.adopt_all(chosen, &mut report).await;
         let known = known.into_iter().map(|id| entry(id.to_string(), AdoptionState::Known, vec![], None));
         report.volumes.extend(known);
-        report.volumes.sort_by(|a, b| a.volume.cmp(&b.volume));
         if !dry_run {
             let left = report.volumes.iter().any(|one| one.state == AdoptionState::Refused);
             self.unfinished.store(left, Ordering::Relaxed);
         }
+        // No target that comes makes these ours.
+        let earlier = earlier
+            .into_iter()
+            .map(|one| entry(one.volume, AdoptionState::Refused, vec![], Some(one.sentence)));
+        report.volumes.extend(earlier);
+        report.volumes.sort_by(|a, b| a.volume.cmp(&b.volume));
         Ok(report)
     }
 

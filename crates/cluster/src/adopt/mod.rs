@@ -18,7 +18,7 @@ mod plan;
 pub use live::{Adopter, AdopterParts};
 pub use plan::{Adoption, Contradiction, Found, plan};
 
-use bowline_api::keys::DRIVER;
+use bowline_api::keys::{DRIVER, EARLIER_DRIVER};
 use bowline_controller::Volume;
 use bowline_core::{Ledger, NodeId, Slot, Timestamp, VolumeId};
 use bowline_store::{Expected, Key, Kind, Record, RecordError, Store, StoreError, record};
@@ -103,7 +103,7 @@ pub async fn find(
         }
     })
     .await?;
-    let Found { pvs, attachments, node_ids, settled, .. } = &mut found;
+    let Found { pvs, attachments, node_ids, settled, earlier, .. } = &mut found;
     let mut is_settled = |pv: &Pv| {
         let id = VolumeId::new(&pv.handle).ok().filter(|id| in_use.contains(id));
         id.map(|id| settled.insert(id)).is_some()
@@ -113,7 +113,8 @@ pub async fn find(
         Some(pv) if is_settled(&pv) => {
             passed.insert(pv.name);
         }
-        found => pvs.extend(found),
+        Some(pv) => pvs.push(pv),
+        None => earlier.extend(handle_of(&object, EARLIER_DRIVER)),
     });
     let nodes = for_each(Api::<CSINode>::all(client.clone()), |object| {
         let driver = object.spec.drivers.iter().find(|driver| driver.name == DRIVER);
@@ -136,6 +137,12 @@ pub async fn find(
     .await?;
     ask_targets(&mut found, targets).await;
     Ok(found)
+}
+
+/// What a driver calls the volume, if it is that driver's.
+fn handle_of(object: &PersistentVolume, driver: &str) -> Option<String> {
+    let csi = object.spec.as_ref()?.csi.as_ref()?;
+    (csi.driver == driver).then(|| csi.volume_handle.clone())
 }
 
 /// Which of the volumes that have no record are on a target. One that does not answer holds up nothing but what it may hold.

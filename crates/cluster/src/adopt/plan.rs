@@ -1,6 +1,6 @@
 //! What to adopt, from what is found: pure, so that every combination can be a row of a test.
 
-use bowline_api::keys::{ANNOTATIONS, ATTACHED_NODE, DRIVER, EARLIER_ANNOTATIONS};
+use bowline_api::keys::{ANNOTATIONS, ATTACHED_NODE, DRIVER, EARLIER_ANNOTATIONS, EARLIER_DRIVER};
 use bowline_controller::csi::{FS, ticket_of};
 use bowline_controller::{Settings, Use, Volume, VolumeState};
 use bowline_core::{FsType, Ledger, NodeId, Owner, Slot, TargetId, Ticket, Timestamp, VolumeId};
@@ -25,6 +25,8 @@ pub struct Found {
     pub owners: Vec<Owner>,
     /// The PersistentVolumes of this driver.
     pub pvs: Vec<Pv>,
+    /// The volumes of PersistentVolumes of an earlier driver.
+    pub earlier: Vec<String>,
     /// The VolumeAttachments of Kubernetes.
     pub attachments: Vec<VolumeAttachment>,
     /// The driver's name for each node, from CSINode.
@@ -44,6 +46,8 @@ pub struct Adoption {
     pub tickets: Vec<(VolumeId, Ticket)>,
     /// Where the sources disagree, and what to do. Nothing is guessed.
     pub refused: Vec<Contradiction>,
+    /// Volumes of an earlier driver, and what to do if they are to be Bowline's. They may stay what they are.
+    pub earlier: Vec<Contradiction>,
     /// The volumes of PersistentVolumes for which there is nothing left to do.
     pub known: Vec<VolumeId>,
 }
@@ -102,7 +106,11 @@ impl Attached<'_> {
 
 /// Decides what to adopt. A ledger with anybody in it is left alone, whatever others say: it is the record, the rest is not.
 pub fn plan(found: &Found, now: Timestamp) -> Adoption {
-    let mut adoption = Adoption { known: found.settled.iter().cloned().collect(), ..Adoption::default() };
+    let mut adoption = Adoption {
+        known: found.settled.iter().cloned().collect(),
+        earlier: found.earlier.iter().map(|volume| of_earlier_driver(volume)).collect(),
+        ..Adoption::default()
+    };
     let by_name: BTreeMap<&str, &Pv> = found.pvs.iter().map(|pv| (pv.name.as_str(), pv)).collect();
     let mut volumes: BTreeMap<String, (Pv, Vec<Attached<'_>>)> = BTreeMap::new();
     for pv in &found.pvs {
@@ -142,6 +150,13 @@ pub fn plan(found: &Found, now: Timestamp) -> Adoption {
         }
     }
     adoption
+}
+
+fn of_earlier_driver(volume: &str) -> Contradiction {
+    let sentence = format!(
+        "its PersistentVolume is of the driver {EARLIER_DRIVER}, and that cannot be changed; docs/rds.md says how it gets one of Bowline"
+    );
+    Contradiction { volume: volume.to_owned(), sentence }
 }
 
 /// Whether somebody has it, or asks for it.

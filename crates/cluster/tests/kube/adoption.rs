@@ -2,15 +2,17 @@
 
 use bowline_cluster::adopt::{Adopter, AdopterParts};
 use bowline_controller::Volume;
-use bowline_core::Timestamp;
+use bowline_core::{TargetId, Timestamp, VolumeId};
 use bowline_store::MemoryStore;
+use bowline_target::rds::{RdsTarget, Settings};
+use bowline_testkit::routeros::{Firmware, POOL, RouterOs};
 use bowline_web::wire::{Adoption, AdoptionState};
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use std::sync::Arc;
 
-use crate::world::{Controller, World, wait_for};
+use crate::world::{Controller, World, pv, wait_for};
 
 const EARLIER: &str = "csi.rds.srvlab.io/attached-node";
 
@@ -131,5 +133,67 @@ async fn what_an_interrupted_adoption_has_left_is_completed_by_the_next() {
     world.until_attached("va-halfway").await;
     assert_eq!(world.target.open(&volumes[0].id), before);
     world.check();
+    controller.stop().await;
+}
+
+/// A device on which an older driver exports a volume, and a target on it that may take it over.
+async fn device_of_an_older_driver(slot: &str) -> (RouterOs, RdsTarget) {
+    let device = RouterOs::new(Firmware::default());
+    let add = format!(
+        "/disk add type=file file-path=/{POOL}/metal-csi/{slot}.img file-size=1G slot={slot} nvme-tcp-export=yes \
+         nvme-tcp-server-port=4420 nvme-tcp-server-nqn=nqn.2000-02.com.mikrotik:{slot}"
+    );
+    assert_eq!(device.enter(&add).status, Some(0));
+    let settings = Settings {
+        id: TargetId::new("box").unwrap(),
+        installation: "lab-1".to_owned(),
+        pool: POOL.to_owned(),
+        directory: format!("/{POOL}/bowline"),
+        take_over: Some(format!("/{POOL}/metal-csi")),
+        addresses: vec!["10.0.0.1:4420".parse().unwrap()],
+        trust_readers: false,
+    };
+    let target = RdsTarget::connect(Arc::new(device.clone()), settings).await.unwrap();
+    (device, target)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_of_an_older_driver_gets_its_record_and_its_node_when_it_was_let_go_of() {
+    const ID: &str = "pvc-a1b2c3d4-e5f6-7890-abcd-ef1234567890";
+    let Some(world) = World::new().await else { return };
+    let controller = world.start().await;
+    let (device, target) = device_of_an_older_driver(ID).await;
+    controller.catalog.add_target(Arc::new(target)).await.unwrap();
+    let adopter = adopter(&world, &controller, false);
+    let mut older = pv(ID, ID);
+    older["spec"]["csi"]["driver"] = json!("rds.csi.srvlab.io");
+    world.create::<PersistentVolume>(older).await;
+    let shown = adopter.run(true).await.unwrap();
+    let [one] = shown.volumes.as_slice() else { panic!("{shown:?}") };
+    assert_eq!((one.volume.as_str(), one.state), (ID, AdoptionState::Refused));
+    assert!(one.why.as_ref().unwrap().contains("rds.csi.srvlab.io"), "{one:?}");
+
+    let api = world.api::<PersistentVolume>();
+    let free = json!({"metadata": {"finalizers": null}});
+    api.delete(ID, &DeleteParams::default()).await.unwrap();
+    let _ = api.patch(ID, &PatchParams::default(), &Patch::Merge(&free)).await;
+    wait_for("the old object to go", async || api.get_opt(ID).await.unwrap().is_none().then_some(())).await;
+    world.create::<PersistentVolume>(pv(ID, ID)).await;
+    let done = adopter.run(false).await.unwrap();
+    let [one] = done.volumes.as_slice() else { panic!("{done:?}") };
+    assert_eq!((one.volume.as_str(), one.state), (ID, AdoptionState::Adopted));
+    assert!(controller.catalog.knows(&VolumeId::new(ID).unwrap()));
+
+    world.attach("va-older", ID, "a").await;
+    world.until_told("va-older", "is still exported as nqn.2000-02.com.mikrotik:pvc-").await;
+    assert!(device.doors().iter().all(|door| door.host.is_none()), "as the older driver left it");
+    let let_go = format!("/disk set [find slot=\"{ID}\"] nvme-tcp-export=no");
+    assert_eq!(device.enter(&let_go).status, Some(0));
+    world.until_attached("va-older").await;
+    let [door] = device.doors().try_into().unwrap();
+    assert!(door.host.is_some() && door.nqn.ends_with(&format!(":id-a:{ID}:e1")), "{door:?}");
+    world.delete("va-older").await;
+    world.until_gone("va-older").await;
+    assert_eq!(device.doors(), []);
     controller.stop().await;
 }
