@@ -119,7 +119,8 @@ impl Device {
         Ok(disk.map(|disk| self.names.older(disk)).transpose()?.flatten())
     }
 
-    /// Refuses to delete what has its file where none would be removed: that of an older driver, when the setting is not there any more.
+    /// Refuses to delete what has its file where none would be removed: that of an older driver, when the setting is not there any
+    /// more.
     pub(super) fn check_file(&self, item: &Item, disk: &Disk) -> Result<(), ProvisionError> {
         let path = disk.path().map_err(Trouble::from)?;
         let is_older =
@@ -130,8 +131,8 @@ impl Device {
         let what = called(item);
         Err(ProvisionError::Refused {
             error: format!(
-                "the file of {what}, {path}, lies where this target deletes none: take-over must name the directory of the older driver \
-                 that made it, or the file would stay behind"
+                "the file of {what}, {path}, lies neither in the directory of this target nor in that of an older driver that it takes \
+                 over, so it would stay behind; set take-over to where it lies"
             ),
         })
     }

@@ -168,6 +168,10 @@ async fn one_that_was_let_go_of_is_taken_over_by_its_first_grant() {
         enter(&lab.device, line);
     }
     assert_eq!(shown(&lab), now);
+    let used = used().await;
+    let before = shown(&used);
+    enter(&used.device, &sent[0]);
+    assert_eq!(shown(&used), before, "also where it was switched on in the last moment");
     assert!(matches!(other.allow(&grant("b", 2)).await, Err(TargetError::Refused { .. })), "one at a time");
     assert_eq!(other.exports(None, 10).await.unwrap().listings.len(), 1, "a volume of ours in every respect");
     assert_eq!(other.items(None, 10).await, Ok(vec![Item::Volume(volume())]));
@@ -246,7 +250,7 @@ async fn without_the_setting_nothing_is_seen_and_no_file_stays_behind_unsaid() {
     plain.allow(&grant("a", 2)).await.unwrap();
     plain.revoke(&revocation("a", 2)).await.unwrap();
     let Err(ProvisionError::Refused { error }) = plain.delete(&volume()).await else { panic!("deleted") };
-    assert!(error.contains(FILE) && error.contains("take-over must name"), "{error}");
+    assert!(error.contains(FILE) && error.contains("so it would stay behind; set take-over"), "{error}");
     assert_eq!(lab.device.files(), before.1);
     target.delete(&volume()).await.unwrap();
     assert_eq!((lab.device.slots(), lab.device.files()), (vec![], vec![]));
