@@ -61,13 +61,14 @@ async fn suites(name: &str, firmware: Firmware) {
     }
 }
 
+/// What becomes of those that cannot be used is told below.
+pub(crate) fn is_usable(firmware: &Firmware) -> bool {
+    firmware.exit_status && !firmware.hides_export_when_off && firmware.hidden.is_empty()
+}
+
 #[tokio::test]
 async fn the_contract_is_kept_with_every_firmware() {
-    // What becomes of those that cannot be used is told below.
-    let usable = |firmware: &Firmware| {
-        firmware.exit_status && !firmware.hides_export_when_off && firmware.hidden.is_empty()
-    };
-    for (name, firmware) in Firmware::each().into_iter().filter(|(_, firmware)| usable(firmware)) {
+    for (name, firmware) in Firmware::each().into_iter().filter(|(_, firmware)| is_usable(firmware)) {
         suites(name, firmware).await;
     }
 }

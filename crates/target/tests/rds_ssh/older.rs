@@ -42,7 +42,11 @@ fn add(slot: &str, nqn: &str, path: &str) -> String {
 
 /// A device with one volume of the older driver, and a node that uses it.
 async fn used() -> Lab {
-    let lab = Lab::new(Firmware::default()).await;
+    used_on(Firmware::default()).await
+}
+
+async fn used_on(firmware: Firmware) -> Lab {
+    let lab = Lab::new(firmware).await;
     let nqn = format!("nqn.2000-02.com.mikrotik:{ID}");
     enter(&lab.device, &add(ID, &nqn, &format!("/{FILE}")));
     lab.device.write(FILE, 0, b"data");
@@ -52,7 +56,11 @@ async fn used() -> Lab {
 
 /// The same after its pods are gone and it was let go of.
 async fn let_go() -> Lab {
-    let lab = used().await;
+    let_go_on(Firmware::default()).await
+}
+
+async fn let_go_on(firmware: Firmware) -> Lab {
+    let lab = used_on(firmware).await;
     lab.device.disconnect(NODE);
     enter(&lab.device, &format!("/disk set [find slot=\"{ID}\"] nvme-tcp-export=no"));
     lab
@@ -177,6 +185,25 @@ async fn one_that_was_let_go_of_is_taken_over_by_its_first_grant() {
     assert_eq!(other.items(None, 10).await, Ok(vec![Item::Volume(volume())]));
     assert_eq!(other.revoke(&revocation("a", 1)).await, Ok(NeverAgain { highest: Epoch::new(1) }));
     assert_eq!(lab.device.read(FILE, 0, 4), b"data");
+}
+
+#[tokio::test]
+async fn it_is_taken_over_with_every_firmware() {
+    let each = Firmware::each().into_iter().filter(|(_, firmware)| contract::is_usable(firmware));
+    let without_hosts = Firmware { knows_allow_list: false, ..Firmware::default() };
+    for (name, firmware) in each.chain([("no names of hosts", without_hosts)]) {
+        let lab = let_go_on(firmware).await;
+        let target = connect(&lab).await;
+        target.allow(&grant("a", 1)).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(target.exports(None, 10).await.unwrap().listings.len(), 1, "{name}");
+        assert_eq!(
+            target.revoke(&revocation("a", 1)).await,
+            Ok(NeverAgain { highest: Epoch::new(1) }),
+            "{name}"
+        );
+        target.delete(&volume()).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!((lab.device.slots(), lab.device.files()), (vec![], vec![]), "{name}: nothing is left");
+    }
 }
 
 #[tokio::test]
