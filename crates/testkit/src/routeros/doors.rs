@@ -18,6 +18,8 @@ pub struct Door {
     pub host: Option<String>,
     /// The file with the bytes, without a leading slash.
     pub file: String,
+    /// How many bytes there are.
+    pub size: u64,
 }
 
 /// The exports, how they came about, and who is connected.
@@ -79,6 +81,7 @@ impl Doors {
                 port: disk.port,
                 host: Some(disk.allow.clone()).filter(|allow| !allow.is_empty()),
                 file: disk.file.clone(),
+                size: disk.size,
             })
             .collect();
         self.history.extend(now.iter().filter(|door| !self.open.contains(door)).cloned());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The files, by name without a leading slash.
 #[derive(Debug, Default)]
@@ -25,6 +25,11 @@ struct Kept {
 impl Files {
     pub(super) fn in_directory(directory: PathBuf) -> Self {
         Self { directory: Some(directory), ..Self::default() }
+    }
+
+    /// Where they are, unless in memory.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
     }
 
     /// The name of the file at a path, if it is one that a file can have.

@@ -7,7 +7,8 @@
 //!
 //! [`RouterOs`] is the device: pools with a capacity, disks that are files, exports with their allow lists. It understands the
 //! commands that the adapter sends and says so of all others. It notes every moment at which more than one host could get in
-//! ([`RouterOs::breaches`]). Its files are in memory, or in a directory where the bytes are real.
+//! ([`RouterOs::breaches`]). Its files are in memory, or in a directory where the bytes are real; then a kernel can export them
+//! ([`RouterOs::export_by`]).
 //!
 //! Commands reach it in three ways: [`RouterOs::enter`] carries one out at once; as a [`Console`] it takes as long as a device
 //! would, without a network; and `SshServer` (feature `routeros`) is the device as it is in the rack, behind SSH, with
@@ -27,6 +28,7 @@ mod command;
 mod doors;
 mod files;
 mod firmware;
+mod kernel;
 mod pattern;
 mod print;
 mod size;
@@ -70,7 +72,7 @@ pub struct Printed {
     pub status: Option<u32>,
 }
 
-type Watcher = Box<dyn Fn(&[Door]) + Send>;
+type Watcher = Box<dyn FnMut(&[Door]) + Send>;
 
 /// A device. A handle: clones are the same device.
 #[derive(Clone)]
@@ -134,8 +136,8 @@ impl RouterOs {
         change(&mut self.inner.firmware.lock().unwrap());
     }
 
-    /// Is told whenever the exports have changed, before the command is answered: a kernel can then export them for real.
-    pub fn watch_doors(&self, watcher: impl Fn(&[Door]) + Send + 'static) {
+    /// Is told whenever the exports have changed, before the command is answered.
+    fn watch_doors(&self, watcher: impl FnMut(&[Door]) + Send + 'static) {
         *self.inner.watcher.lock().unwrap() = Some(Box::new(watcher));
     }
 
@@ -149,22 +151,23 @@ impl RouterOs {
         };
         let mut state = self.inner.state.lock().unwrap();
         self.inner.carried_out.lock().unwrap().push(line.to_owned());
-        let before = state.doors.open();
         let (mut out, mut error) = (String::new(), None);
         for command in &commands {
-            match state.carry_out(command, &firmware) {
+            let before = state.doors.open();
+            let done = state.carry_out(command, &firmware);
+            let after = state.doors.open();
+            if before != after
+                && let Some(watcher) = &mut *self.inner.watcher.lock().unwrap()
+            {
+                watcher(&after);
+            }
+            match done {
                 Ok(text) => out += &text,
                 Err(refusal) => {
                     error = Some(refusal.text(&firmware));
                     break;
                 }
             }
-        }
-        let after = state.doors.open();
-        if before != after
-            && let Some(watcher) = &*self.inner.watcher.lock().unwrap()
-        {
-            watcher(&after);
         }
         printed(out, error, &firmware)
     }

@@ -114,7 +114,12 @@ struct Desk {
 impl SshServer {
     /// Serves on a free port of this machine, with a host key of its own.
     pub async fn start(device: RouterOs, login: Login) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        Self::start_at(device, login, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// The same, where others can reach it.
+    pub async fn start_at(device: RouterOs, login: Login, address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             device,
