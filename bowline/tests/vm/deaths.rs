@@ -73,7 +73,7 @@ async fn write(site: &Site, volume: &wire::Volume, epoch: u64) -> Result<(), Sta
     // Without a size the kernel is always asked to look; the target may have told it before it is asked for this one.
     a.grow_here(id, "pod", 0).await?;
     assert_eq!(a.grow_here(id, "pod", 32 * MIB).await?, 32 * MIB);
-    told.assert_kept(epoch, &site.lab.vm("target").stamps(&Site::file(id), 16));
+    told.assert_kept(epoch, &site.lab.vm("target").stamps(&site.file(id), 16));
     a.detach_all(&mut control, id, "pod").await
 }
 

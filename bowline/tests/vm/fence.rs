@@ -29,7 +29,7 @@ async fn old_dirty_pages_do_not_arrive_when_the_node_is_let_in_again() {
     // An hour, in which nothing is written back on its own.
     on_a.sh("for name in writeback expire; do echo 360000 >/proc/sys/vm/dirty_${name}_centisecs; done");
     let volume = site.control.create("dirty", 64 * MIB, BLOCK).await.unwrap();
-    let file = Site::file(&volume.volume_id);
+    let file = site.file(&volume.volume_id);
     let disk = bring(&mut site.control, &mut site.a, &volume, BLOCK).await.unwrap();
     let mut holder = on_a.start_sh(&format!("exec 3<>{disk}; echo open; exec sleep 1000"));
     holder.wait_until("the disk to be open", SOON, |out| out.contains("open"));

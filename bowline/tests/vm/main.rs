@@ -13,6 +13,7 @@
 mod by_hand;
 mod day;
 mod deaths;
+mod device;
 mod fabric;
 mod fence;
 mod kernel;

@@ -33,7 +33,7 @@ pub(crate) async fn many_volumes_converge_and_leave_nothing(site: &mut Site) {
     let mut volumes = vec![];
     for number in 0..number() {
         let volume = site.control.create(&format!("v{number}"), 4 * MIB, BLOCK).await.unwrap();
-        target.stamp(&Site::file(&volume.volume_id), number as u64 + 1, "direct count=1 writes=1").finish();
+        target.stamp(&site.file(&volume.volume_id), number as u64 + 1, "direct count=1 writes=1").finish();
         attach(site, &volume, number).await;
         volumes.push(volume);
     }

@@ -112,6 +112,12 @@ struct Rounds {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_determined_writer_does_not_pass_the_fence() {
     let Some(site) = crate::site(Kernel::Debian12) else { return };
+    run(site, "fence", 2).await;
+}
+
+/// Every manner once, and then with deaths: all of them, or without the time for that, some while a node is let in and as many while
+/// it is shut out.
+pub(crate) async fn run(site: Site, what: &str, some: usize) -> Site {
     let seed = std::env::var("BOWLINE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("BOWLINE_SEED={seed}");
     let mut rounds = Rounds::new(site, seed).await;
@@ -121,16 +127,16 @@ async fn a_determined_writer_does_not_pass_the_fence() {
     // Every second one with a death, until there was one everywhere.
     let mut deaths = rounds.every_death();
     if !crate::is_thorough() {
-        let some = |order| deaths.iter().filter(move |death| death.order == order).take(2).copied();
+        let some = |order| deaths.iter().filter(move |death| death.order == order).take(some).copied();
         deaths = some(Order::LetIn).chain(some(Order::ShutOut)).collect();
     }
-    let (wanted, least) = (deaths.len(), if crate::is_thorough() { 100 } else { 7 });
+    let (wanted, least) = (deaths.len(), if crate::is_thorough() { 100 } else { 3 + 2 * some as u64 });
     while rounds.number < least || !deaths.is_empty() {
         let at = rounds.dice.below(MANNERS.len() as u64) as usize;
         let death = if crate::is_thorough() && rounds.number % 2 == 0 { None } else { deaths.pop() };
         rounds.round(at, death).await;
     }
-    rounds.end(seed, wanted).await;
+    rounds.end(what, seed, wanted).await
 }
 
 impl Rounds {
@@ -159,7 +165,8 @@ impl Rounds {
         let Held { volume, manner, epoch } = &self.held[at];
         let (volume, manner, before, id) = (volume.clone(), *manner, *epoch, &volume.volume_id.clone());
         let (mine, theirs) = (2 * self.number + 1, 2 * self.number + 2);
-        let (file, about) = (Site::file(id), format!("round {}, {}, {death:?}", self.number, manner.name));
+        let (file, about) =
+            (self.site.file(id), format!("round {}, {}, {death:?}", self.number, manner.name));
         println!("{about}");
 
         let pod = bring(&mut self.site.control, &mut self.site.a, &volume, manner.how).await.unwrap();
@@ -253,7 +260,7 @@ impl Rounds {
         all
     }
 
-    async fn end(mut self, seed: u64, wanted: usize) {
+    async fn end(mut self, what: &str, seed: u64, wanted: usize) -> Site {
         for Held { volume, manner, epoch } in &self.held {
             let pod = bring(&mut self.site.control, &mut self.site.a, volume, manner.how).await.unwrap();
             Seen::new(&pod, manner).assert_full_of(self.site.lab.vm("a"), epoch.unwrap(), "at the end");
@@ -269,11 +276,12 @@ impl Rounds {
             self.deaths
         );
         say(&format!(
-            "fence: {} rounds with a writer who goes on (seed {seed}), {} deaths of agent and controller; the longest fence took {:?}",
+            "{what}: {} rounds with a writer who goes on (seed {seed}), {} deaths of agent and controller; the longest fence took {:?}",
             self.number,
             self.deaths.len(),
             self.fences.iter().max().unwrap()
         ));
+        self.site
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) async fn a_writer_notices_nothing_of_an_upgrade(site: &mut Site) {
     assert_eq!(connections(on_a), before, "no connection was made anew");
     let (direct, flushed) = (direct.stop(), flushed.stop());
     assert_eq!((direct.errors.len(), flushed.errors.len()), (0, 0));
-    direct.assert_kept(1, &target.stamps(&Site::file(&raw.volume_id), BLOCKS));
+    direct.assert_kept(1, &target.stamps(&site.file(&raw.volume_id), BLOCKS));
     flushed.assert_kept(2, &on_a.stamps(&file, BLOCKS));
     for volume in [&raw, &mounted] {
         site.a.detach_all(&mut site.control, &volume.volume_id, "pod").await.unwrap();

@@ -24,7 +24,7 @@ pub use machine::{Disk, Machine, Vm};
 pub use port::{Ended, PATIENCE, Running};
 pub use programs::example;
 pub use qmp::Speed;
-pub use site::{Site, bring, insist};
+pub use site::{Site, bring, insist, is_up};
 pub use stamping::{Told, Writer, count_of};
 
 use crate::lab::{Janitor, cache, not_run};

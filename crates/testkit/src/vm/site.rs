@@ -1,6 +1,6 @@
-//! Bowline in four machines: an agent over the kernel's NVMe target, a controller that is none of the others, two nodes.
+//! Bowline in four machines: storage over the kernel's NVMe target, a controller that is none of the others, two nodes.
 
-use super::{Plan, Running, VmLab};
+use super::{Plan, Running, VmLab, example};
 use crate::driver::{Driver, How};
 use bowline_csi::wire;
 use std::collections::HashMap;
@@ -10,6 +10,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
+
+/// Who exports volumes on the machine `target`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Storage {
+    /// `bowline target`.
+    Agent,
+    /// A simulated RouterOS device, which the controller tells what to do over SSH. It forgets everything when it ends.
+    Device,
+}
+
+/// Where a device has its files, on the machine `target`.
+const FILES: &str = "/data/device";
+const PASSWORD: &str = "open, sesame";
+/// What a device says when it serves, before the fingerprint.
+const HOST_KEY: &str = "host key ";
 
 /// The machines and the processes in them: `target`, `control`, `a` and `b`.
 pub struct Site {
@@ -21,6 +36,7 @@ pub struct Site {
     pub a: Driver,
     /// The other node's.
     pub b: Driver,
+    storage: Storage,
     certificates: tempfile::TempDir,
     running: HashMap<&'static str, Running>,
 }
@@ -28,6 +44,15 @@ pub struct Site {
 impl Site {
     /// Everything started in the machines of a plan, which are the usual ones or like them; nothing where there are no machines to be had.
     pub fn start(plan: Plan, bowline: &Path) -> Option<Self> {
+        Self::start_over(Storage::Agent, plan, bowline)
+    }
+
+    /// The same, with a simulated RouterOS device instead of an agent.
+    pub fn with_device(plan: Plan, bowline: &Path) -> Option<Self> {
+        Self::start_over(Storage::Device, plan.with(example("routeros")), bowline)
+    }
+
+    fn start_over(storage: Storage, plan: Plan, bowline: &Path) -> Option<Self> {
         let lab = Arc::new(plan.with(bowline).start()?);
         let certificates = tempfile::tempdir().unwrap();
         let made = Command::new(bowline).args(["target", "init"]).arg(certificates.path()).output().unwrap();
@@ -40,11 +65,15 @@ impl Site {
         };
         let control = driver("control", "/var/bowline/csi.sock");
         let (a, b) = (driver("a", "/run/csi.sock"), driver("b", "/run/csi.sock"));
-        let mut site = Self { lab, control, a, b, certificates, running: HashMap::new() };
+        let mut site = Self { lab, control, a, b, storage, certificates, running: HashMap::new() };
         for machine in ["target", "control"] {
             site.bring_certificates(machine);
         }
-        for machine in ["target", "control", "a", "b"] {
+        site.begin("target");
+        if storage == Storage::Device {
+            site.introduce_device("control", "/var/bowline");
+        }
+        for machine in ["control", "a", "b"] {
             site.begin(machine);
         }
         Some(site)
@@ -60,29 +89,54 @@ impl Site {
         }
     }
 
-    /// Starts the process of a machine and waits until it answers; the controller, until it has found its target, too.
-    pub fn begin(&mut self, machine: &'static str) {
-        let command = match machine {
-            "target" => {
+    /// Tells a `bowline up` of a machine, by its data directory, how the device is reached. It is an installation of its own there.
+    pub fn introduce_device(&mut self, machine: &str, data: &str) {
+        let said = &self.running.get_mut("target").unwrap().so_far().out;
+        let key = said.lines().find_map(|line| line.strip_prefix(HOST_KEY)).unwrap();
+        let vm = self.lab.vm(machine);
+        vm.sh(&format!("mkdir -p {data}"));
+        vm.put("/run/password", PASSWORD.as_bytes());
+        let table = format!(
+            "[rds.box]\naddress = \"10.77.0.1\"\nuser = \"bowline\"\npassword-file = \"/run/password\"\nhost-key = \"{key}\"\n\
+             pool = \"storage-pool\"\ndirectory = \"/storage-pool/bowline\"\nexports = [\"10.77.0.1:4420\"]\ninstallation = \"{machine}\"\n"
+        );
+        vm.put(&format!("{data}/bowline.toml"), table.as_bytes());
+    }
+
+    fn command(&self, machine: &str) -> String {
+        let agent = match self.storage {
+            Storage::Agent => "--agent nvme=10.77.0.1:9460 --tls /tls",
+            Storage::Device => "",
+        };
+        match (machine, self.storage) {
+            ("target", Storage::Agent) => {
                 "bowline target --id nvme --directory /data/volumes --listen 10.77.0.1:9460 --tls /tls --export nvmet \
                  --nvme-listen 10.77.0.1:4420 --overcommit 10 --http off"
+                    .to_owned()
             }
-            "control" => {
-                "bowline up --data /var/bowline --node control --target none --agent nvme=10.77.0.1:9460 --tls /tls --peer a --peer b \
-                 --max-volumes 256 --http off"
+            ("target", Storage::Device) => format!("routeros 10.77.0.1:22 {FILES} bowline '{PASSWORD}'"),
+            ("control", _) => format!(
+                "bowline up --data /var/bowline --node control --target none {agent} --peer a --peer b --max-volumes 256 --http off"
+            ),
+            ("a" | "b", _) => {
+                "bowline node --data /var/bowline --node $(hostname) --csi unix:///run/csi.sock --max-volumes 256 --fail-io-after 3s \
+                 --give-up-after 8s"
+                    .to_owned()
             }
-            node => {
-                assert!(matches!(node, "a" | "b"), "{node} is no machine");
-                "bowline node --data /var/bowline --node $(hostname) --csi unix:///run/csi.sock --max-volumes 256 --fail-io-after 3s --give-up-after 8s"
-            }
-        };
+            _ => panic!("{machine} is no machine"),
+        }
+    }
+
+    /// Starts the process of a machine and waits until it answers; the controller, until it has found its target, too.
+    pub fn begin(&mut self, machine: &'static str) {
+        let command = self.command(machine);
         let mut running = self.lab.vm(machine).start_sh(&format!(
             "mkdir -p /run/points; export BOWLINE_FAILPOINTS=/run/points; exec {command} 2>&1"
         ));
-        running.wait_until(&format!("the process of {machine}"), SOON, |out| {
-            let is_connected = !out.contains("\"not connected yet\"") || out.contains("\"connected\"");
-            out.contains("\"ready\"") && is_connected
-        });
+        let is_device = machine == "target" && self.storage == Storage::Device;
+        let is_there =
+            if is_device { |out: &str| out.contains(HOST_KEY) && out.ends_with('\n') } else { is_up };
+        running.wait_until(&format!("the process of {machine}"), SOON, is_there);
         self.running.insert(machine, running);
     }
 
@@ -109,8 +163,15 @@ impl Site {
     }
 
     /// Where a volume's bytes are at the target.
-    pub fn file(volume: &str) -> String {
-        format!("/data/volumes/vol-{volume}.data")
+    pub fn file(&self, volume: &str) -> String {
+        match self.storage {
+            Storage::Agent => format!("/data/volumes/vol-{volume}.data"),
+            Storage::Device => {
+                let found =
+                    self.lab.vm("target").sh(&format!("ls {FILES}/storage-pool/bowline/{volume}.*.img"));
+                found.trim().to_owned()
+            }
+        }
     }
 
     /// The names of the failpoints that the processes of a machine have passed.
@@ -159,6 +220,12 @@ impl Drop for Site {
             println!("{machine}:\n{}\n", lines[lines.len().saturating_sub(25)..].join("\n"));
         }
     }
+}
+
+/// Whether a Bowline that has said this serves, and has found its target if it has one.
+pub fn is_up(said: &str) -> bool {
+    let is_connected = !said.contains("\"not connected yet\"") || said.contains("\"connected\"");
+    said.contains("\"ready\"") && is_connected
 }
 
 /// Asks until it is granted, as orchestrators do.
