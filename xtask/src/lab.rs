@@ -87,6 +87,15 @@ pub(crate) fn hold(archive: &Path) -> Result<()> {
     let chart = image::project()?.join("deploy/chart");
     // A Bowline that does not get ready is no reason to take the lab away: there one can look why.
     let trouble = if chart.exists() { lab.install_chart(&[]).err() } else { None };
+    if trouble.is_none() {
+        // What people try names no class.
+        lab.kubectl(&[
+            "annotate",
+            "storageclass",
+            "bowline-file",
+            "storageclass.kubernetes.io/is-default-class=true",
+        ]);
+    }
     let (draft, installed) = (directory.join("installed.new"), directory.join("installed"));
     fs::write(&draft, trouble.unwrap_or_default())?;
     fs::rename(draft, installed)?;
@@ -110,11 +119,14 @@ pub(crate) fn status() -> Result<()> {
          kubectl get nodes\n  \
          kubectl -n {2} get pods\n  \
          kubectl get storageclasses\n  \
-         kubectl get bowline\n\n\
+         kubectl apply -f {3}\n  \
+         kubectl get pods,pvc,bowline\n  \
+         kubectl logs writer\n\n\
          Pods can use the image docker.io/library/busybox:lab; nothing can be pulled. make lab-down removes everything.",
         directory.display(),
         kubectl.parent().unwrap_or(&kubectl).display(),
         bowline_testkit::lab::NAMESPACE,
+        image::project()?.join("lab/try.yaml").display(),
     );
     Ok(())
 }
