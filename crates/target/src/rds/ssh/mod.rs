@@ -250,20 +250,17 @@ impl Link {
 
     fn admit(&self) -> Result<(), String> {
         let mut health = self.health();
-        let Err(state) = health.breaker.admit(Instant::now()) else { return Ok(()) };
-        let until = match state {
-            BreakerState::Open { for_another } => {
-                format!("for another {} s", for_another.as_millis().div_ceil(1000))
-            }
-            BreakerState::Closed | BreakerState::Trying => {
-                "until one that is being tried has ended".to_owned()
-            }
-        };
+        if health.breaker.admit(Instant::now()).is_ok() {
+            return Ok(());
+        }
         let error = health.error.as_ref().map(ToString::to_string).unwrap_or_default();
+        let SshSettings { failures, rest, .. } = &self.settings;
+        // Not how much longer, nor how often it has failed by now: whoever waits is told these words, and other ones every time would be
+        // written every time. The state of the link has the numbers.
         Err(format!(
-            "no command is sent to {} {until}, after {} failures in a row; the last one: {error}",
+            "after {failures} failures in a row nothing is sent to {} but one command every {} s; the last failure: {error}",
             self.dial.place(),
-            health.breaker.failures()
+            rest.as_secs(),
         ))
     }
 
