@@ -74,6 +74,7 @@ fn fault(error: &NvmeError) -> DevicesError {
         }
         // A target that does not let this node in says the same as one that is not there.
         NvmeError::Sysfs(_)
+        | NvmeError::NoModule { .. }
         | NvmeError::Connect { .. }
         | NvmeError::Write(_)
         | NvmeError::Lingers { .. }

@@ -153,7 +153,11 @@ impl Nvme {
             }
             match self.reach(&login.names, *address) {
                 Ok(()) => reached += 1,
-                Err(error @ (NvmeError::Word(_) | NvmeError::Foreign { .. })) => return Err(error),
+                Err(
+                    error @ (NvmeError::Word(_) | NvmeError::Foreign { .. } | NvmeError::NoModule { .. }),
+                ) => {
+                    return Err(error);
+                }
                 Err(error) => failures.push(Failure { address: *address, why: error.to_string() }),
             }
         }
@@ -174,6 +178,7 @@ impl Nvme {
             Ok(answer) => answer,
             // Somebody was faster. Whether it leads to our device is looked at by the caller.
             Err(error) if matches!(error.errno(), Some(libc::EALREADY | libc::EINPROGRESS)) => return Ok(()),
+            Err(error) if error.errno() == Some(libc::ENOENT) => return Err(NvmeError::NoModule { file }),
             Err(error) => return Err(error.into()),
         };
         pass("host.nvme-connect.after");

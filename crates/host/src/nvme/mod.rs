@@ -102,6 +102,12 @@ pub enum NvmeError {
     /// sysfs.
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
+    /// The kernel has nowhere to write a connect to.
+    #[error("{} is not there: the module nvme_tcp is not loaded on this machine; modprobe nvme_tcp", file.display())]
+    NoModule {
+        /// Where it would be.
+        file: PathBuf,
+    },
     /// No address let us in.
     #[error("{nqn} could not be connected: {}", connect::listed(failures))]
     Connect {

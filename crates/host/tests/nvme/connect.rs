@@ -73,6 +73,17 @@ fn one_address_that_answers_suffices_and_the_others_are_told() {
 }
 
 #[test]
+fn a_machine_without_the_module_was_told_of_a_missing_file() {
+    let Some((tree, kernel, nvme)) = lab() else { return };
+    let login = login("a", 1, &["10.0.0.1:4420", "10.0.1.1:4420"]);
+    export(&kernel, &login, 1);
+    fs::remove_file(tree.at("dev/nvme-fabrics")).unwrap();
+    let error = nvme.connect(&login).unwrap_err();
+    assert!(matches!(error, NvmeError::NoModule { .. }), "{error}");
+    assert!(error.to_string().ends_with("is not loaded on this machine; modprobe nvme_tcp"), "{error}");
+}
+
+#[test]
 fn without_multipath_there_is_one_connection_and_no_second_disk() {
     let Some((tree, kernel, nvme)) = lab() else { return };
     fs::write(tree.at("sys/module/nvme_core/parameters/multipath"), "N\n").unwrap();

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 const EIO: i32 = 5;
 const ENODEV: i32 = 19;
+const ENOENT: i32 = 2;
 const EINVAL: i32 = 22;
 const ECONNREFUSED: i32 = 111;
 const EALREADY: i32 = 114;
@@ -138,6 +139,9 @@ impl Fake {
     }
 
     fn connect(&self, text: &str) -> Result<String, i32> {
+        if !self.root.join("dev/nvme-fabrics").exists() {
+            return Err(ENOENT);
+        }
         let value = |key: &str| text.split(',').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
         let value = |key: &str| value(key).map(str::to_owned).ok_or(EINVAL);
         let (nqn, host) = (value("nqn")?, value("hostnqn")?);
