@@ -14,6 +14,7 @@ mod life;
 mod lost;
 mod nvme;
 mod paused;
+mod rds;
 mod reasons;
 mod storm;
 mod tenant;

@@ -9,6 +9,7 @@ use super::process::{Place, Process};
 use super::programs::{project, tools};
 use super::{Access, not_run};
 use std::fs::{self, File};
+use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -117,6 +118,11 @@ impl ClusterLab {
             lab.wait_for_node(name, true);
         }
         Some(lab)
+    }
+
+    /// Where its nodes and pods reach what this process serves.
+    pub fn machine(&self) -> Ipv4Addr {
+        self.network.machine()
     }
 
     /// A node by its name.

@@ -35,7 +35,7 @@ impl Network {
         // For lab/clean.sh.
         std::fs::write(directory.join("cable"), &cable).unwrap();
         ip(&["link", "add", &cable, "type", "veth", "peer", "name", "machine", "netns", &pid.to_string()]);
-        ip(&["address", "add", &format!("{}/24", network.address(1)), "dev", &cable]);
+        ip(&["address", "add", &format!("{}/24", network.machine()), "dev", &cable]);
         ip(&["link", "set", &cable, "up"]);
         let control = format!("{}/24", network.control());
         network.switch(&["link", "set", "lo", "up"]);
@@ -48,6 +48,11 @@ impl Network {
 
     fn address(&self, host: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 213, self.number, host)
+    }
+
+    /// Where this machine is.
+    pub(super) fn machine(&self) -> Ipv4Addr {
+        self.address(1)
     }
 
     /// Where the control plane is.
