@@ -213,43 +213,47 @@ impl Reader {
     }
 
     fn quoted(&mut self) -> Result<String, String> {
-        let mut text = String::new();
+        let mut text = Vec::new();
         loop {
             let Some(c) = self.peek() else { return self.complain("expected closing quote", self.at) };
             self.at += 1;
             match c {
-                '"' => return Ok(text),
+                '"' => return Ok(String::from_utf8_lossy(&text).into_owned()),
                 '\\' => text.push(self.escape()?),
                 // A variable, and nobody has set it.
                 '$' => {
                     self.word();
                 }
-                c => text.push(c),
+                c => text.extend(c.to_string().bytes()),
             }
         }
     }
 
-    fn escape(&mut self) -> Result<char, String> {
+    /// One byte: what is not ASCII is written as several.
+    fn escape(&mut self) -> Result<u8, String> {
         let at = self.at;
         let Some(c) = self.peek() else { return self.complain("expected closing quote", at) };
         self.at += 1;
         Ok(match c {
-            '"' | '\\' | '$' | '?' => c,
-            'n' => '\n',
-            'r' => '\r',
-            't' => '\t',
-            '_' => ' ',
-            'a' => '\x07',
-            'b' => '\x08',
-            'f' => '\x0c',
-            'v' => '\x0b',
+            '"' => b'"',
+            '\\' => b'\\',
+            '$' => b'$',
+            '?' => b'?',
+            'n' => b'\n',
+            'r' => b'\r',
+            't' => b'\t',
+            '_' => b' ',
+            'a' => 0x07,
+            'b' => 0x08,
+            'f' => 0x0c,
+            'v' => 0x0b,
             '0'..='9' | 'A'..='F' => {
                 let digits: String = self.chars[at..].iter().take(2).collect();
                 self.at += 1;
                 let Ok(byte) = u8::from_str_radix(&digits, 16) else {
                     return self.complain("bad escape sequence", at);
                 };
-                char::from(byte)
+                byte
             }
             _ => return self.complain("bad escape sequence", at),
         })
@@ -322,5 +326,11 @@ mod tests {
     fn a_dollar_in_quotes_is_a_variable_that_nobody_has_set() {
         let Ok(commands) = parse(r#"/disk print detail where slot="a$b\$c""#) else { panic!() };
         assert_eq!(commands[0], Command::PrintDisks(vec![equal("slot", "a$c")]));
+    }
+
+    #[test]
+    fn an_escape_in_hexadecimal_is_one_byte() {
+        let Ok(commands) = parse(r#"/disk print detail where slot="a\5B\C3\A4""#) else { panic!() };
+        assert_eq!(commands[0], Command::PrintDisks(vec![equal("slot", "a[ä")]));
     }
 }

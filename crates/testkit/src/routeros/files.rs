@@ -80,13 +80,14 @@ impl Files {
         self.kept.get_mut(to).unwrap().bytes = bytes;
     }
 
-    pub(super) fn grow(&mut self, name: &str, size: u64) {
+    pub(super) fn resize(&mut self, name: &str, size: u64) {
         if let Some(place) = self.place(name) {
             File::options().write(true).open(place).unwrap().set_len(size).unwrap();
         }
         let changed = self.tick();
         let kept = self.kept.get_mut(name).unwrap();
         (kept.size, kept.changed) = (size, changed);
+        kept.bytes.truncate(usize::try_from(size).unwrap());
     }
 
     pub(super) fn remove(&mut self, name: &str) {

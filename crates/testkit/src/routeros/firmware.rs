@@ -22,8 +22,10 @@ pub struct Firmware {
     pub errors_on_stdout: bool,
     /// Whether errors begin with `failure: `.
     pub says_failure: bool,
-    /// Whether commands end with an exit status (0, or 1 after an error).
+    /// Whether commands end with an exit status.
     pub exit_status: bool,
+    /// The exit status after an error; 0 is assumed of some.
+    pub status_of_errors: u32,
     /// Whether it knows `nvme-tcp-server-allow-host-name`. If not, naming it is an error (assumed: that of any unknown parameter).
     pub knows_allow_list: bool,
     /// Properties that it does not print.
@@ -35,6 +37,11 @@ pub struct Firmware {
     pub set_of_nothing: Nothing,
     /// What becomes of `remove [find …]` that finds nothing.
     pub remove_of_nothing: Nothing,
+    /// Whether the settings of a `set` take effect from the last to the first. That they take effect one after the other is assumed:
+    /// it shows most of who could get in meanwhile.
+    pub backwards: bool,
+    /// Whether a disk is made smaller when it is told to (assumed).
+    pub shrinks: bool,
     /// Whether `copy-from` takes over every property that the command does not name, the export and its allow list included, as it
     /// does in other menus of RouterOS (assumed here).
     pub copies_settings: bool,
@@ -56,11 +63,14 @@ impl Default for Firmware {
             errors_on_stdout: true,
             says_failure: true,
             exit_status: true,
+            status_of_errors: 1,
             knows_allow_list: true,
             hidden: vec![],
             hides_export_when_off: false,
             set_of_nothing: Nothing::Silent,
             remove_of_nothing: Nothing::NoSuchItem,
+            backwards: false,
+            shrinks: false,
             copies_settings: true,
             sessions: 20,
             latency: Latency::NONE,
@@ -77,6 +87,7 @@ impl Firmware {
             ("errors on stderr", Self { errors_on_stdout: false, ..base() }),
             ("errors without a prefix", Self { says_failure: false, ..base() }),
             ("no exit status", Self { exit_status: false, ..base() }),
+            ("errors leave the status at 0", Self { status_of_errors: 0, ..base() }),
             ("breaks lines between words", Self { wrap: Wrap::Words, ..base() }),
             ("breaks lines anywhere", Self { wrap: Wrap::Columns, ..base() }),
             ("a narrow terminal", Self { width: 40, ..base() }),
@@ -86,6 +97,8 @@ impl Firmware {
             ("digits not grouped", Self { between_groups: "", ..base() }),
             ("set of nothing is an error", Self { set_of_nothing: Nothing::NoSuchItem, ..base() }),
             ("remove of nothing is silent", Self { remove_of_nothing: Nothing::Silent, ..base() }),
+            ("settings from the last to the first", Self { backwards: true, ..base() }),
+            ("disks become smaller", Self { shrinks: true, ..base() }),
             ("hides the export while it is off", Self { hides_export_when_off: true, ..base() }),
             ("copy-from copies bytes only", Self { copies_settings: false, ..base() }),
             ("prints no size in bytes", Self { hidden: vec!["size"], ..base() }),

@@ -22,7 +22,7 @@
 //! | recorded | errors: `not enough space`, `invalid parameter`, `no such item`, `file already exists`, `disk is in use`, with or without `failure: `, on either stream, status 1 |
 //! | recorded | `remove` of a disk leaves its file; `remove` that finds nothing says `no such item` |
 //! | seen elsewhere in RouterOS | complaints with line and column; `$` in quotes is a variable; `;` and the end of a line end a command; a line is understood whole before anything is done |
-//! | assumed | `set` that finds nothing says nothing; a disk is not made smaller; a slot is not taken twice; a file in use is not removed; switching the export off, or another NQN, cuts connected hosts off, another allow list does not; commands whose connection is lost are carried out all the same |
+//! | assumed | `set` that finds nothing says nothing; its settings take effect one after the other; a disk is not made smaller; a slot is not taken twice; a file in use is not removed; switching the export off, or another NQN, cuts connected hosts off, another allow list does not; commands whose connection is lost are carried out all the same |
 
 mod command;
 mod doors;
@@ -118,6 +118,11 @@ impl RouterOs {
         self.inner.state.lock().unwrap().pools.push(Pool { slot: slot.to_owned(), size, others: 0 });
     }
 
+    /// A pool fails: it is not there any more, and neither is room in it. Its disks are.
+    pub fn lose_pool(&self, slot: &str) {
+        self.inner.state.lock().unwrap().pools.retain(|pool| pool.slot != slot);
+    }
+
     /// Somebody else fills a pool, so that this much is left for new files.
     pub fn leave_free(&self, slot: &str, free: u64) {
         let mut state = self.inner.state.lock().unwrap();
@@ -143,6 +148,16 @@ impl RouterOs {
 
     /// Carries out a line at once.
     pub fn enter(&self, line: &str) -> Printed {
+        self.begin(line, false)
+    }
+
+    /// Carries out half of a line, as a device that loses its power: of several settings one, of a new disk the file, of a copy
+    /// everything but the bytes.
+    pub fn enter_half(&self, line: &str) {
+        self.begin(line, true);
+    }
+
+    fn begin(&self, line: &str, half: bool) -> Printed {
         let firmware = self.firmware();
         let commands = command::parse(line);
         let commands = match commands {
@@ -154,7 +169,7 @@ impl RouterOs {
         let (mut out, mut error) = (String::new(), None);
         for command in &commands {
             let before = state.doors.open();
-            let done = state.carry_out(command, &firmware);
+            let done = state.carry_out(command, half, &firmware);
             let after = state.doors.open();
             if before != after
                 && let Some(watcher) = &mut *self.inner.watcher.lock().unwrap()
@@ -271,7 +286,8 @@ impl RouterOs {
 }
 
 fn printed(mut out: String, error: Option<String>, firmware: &Firmware) -> Printed {
-    let status = firmware.exit_status.then_some(u32::from(error.is_some()));
+    let status = if error.is_some() { firmware.status_of_errors } else { 0 };
+    let status = firmware.exit_status.then_some(status);
     let mut err = String::new();
     if let Some(error) = error {
         let stream = if firmware.errors_on_stdout { &mut out } else { &mut err };
@@ -285,8 +301,13 @@ fn printed(mut out: String, error: Option<String>, firmware: &Firmware) -> Print
 impl Console for RouterOs {
     async fn run(&self, command: &str) -> Result<Said, ConsoleError> {
         let lost = || ConsoleError::Unanswered { error: "the device was rebooted".to_owned() };
-        let Printed { out, err, status } = self.carry_out(command).await.ok_or_else(lost)?;
-        Ok(Said { text: out + &err, status })
+        self.carry_out(command).await.map(Said::from).ok_or_else(lost)
+    }
+}
+
+impl From<Printed> for Said {
+    fn from(Printed { out, err, status }: Printed) -> Self {
+        Self { text: out + &err, status }
     }
 }
 

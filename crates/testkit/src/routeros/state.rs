@@ -146,11 +146,16 @@ fn yes(text: &str) -> Result<bool, Refusal> {
 }
 
 impl State {
-    /// Carries out one command; returns what is printed.
-    pub(super) fn carry_out(&mut self, command: &Command, firmware: &Firmware) -> Result<String, Refusal> {
+    /// Carries out one command, or half of it; returns what is printed.
+    pub(super) fn carry_out(
+        &mut self,
+        command: &Command,
+        half: bool,
+        firmware: &Firmware,
+    ) -> Result<String, Refusal> {
         let printed = match command {
-            Command::AddDisk(settings) => self.add(settings, firmware).map(|()| String::new()),
-            Command::SetDisks { of, to } => self.set(of, to, firmware).map(|()| String::new()),
+            Command::AddDisk(settings) => self.add(settings, half, firmware).map(|()| String::new()),
+            Command::SetDisks { of, to } => self.set(of, to, half, firmware).map(|()| String::new()),
             Command::RemoveDisks(of) => self.remove(of, firmware).map(|()| String::new()),
             Command::RemoveFiles(of) => self.remove_files(of, firmware).map(|()| String::new()),
             Command::PrintDisks(of) => Ok(print::disks(&self.chosen(self.disk_rows(), of)?, firmware)),
@@ -210,7 +215,7 @@ impl State {
         chosen.iter().map(|(number, _)| number.checked_sub(self.pools.len()).ok_or(Refusal::InUse)).collect()
     }
 
-    fn add(&mut self, settings: &[Setting], firmware: &Firmware) -> Result<(), Refusal> {
+    fn add(&mut self, settings: &[Setting], half: bool, firmware: &Firmware) -> Result<(), Refusal> {
         let wish = Wish::read(settings, true, firmware)?;
         let slot = wish.slot.ok_or(Refusal::Invalid)?;
         let taken = self.disks.iter().any(|disk| disk.slot == slot)
@@ -226,7 +231,10 @@ impl State {
         };
         let path = wish.path.ok_or(Refusal::Invalid)?;
         let file = Files::name(path).ok_or(Refusal::Invalid)?;
-        let size = self.lay(&file, wish.size, source.as_ref())?;
+        let size = self.lay(&file, wish.size, source.as_ref(), half)?;
+        if half && source.is_none() {
+            return Ok(());
+        }
         let mut disk = Disk {
             slot: slot.to_owned(),
             path: path.to_owned(),
@@ -246,8 +254,14 @@ impl State {
         Ok(())
     }
 
-    /// Puts a disk's bytes where they belong; returns how many there are.
-    fn lay(&mut self, file: &str, size: Option<u64>, source: Option<&Disk>) -> Result<u64, Refusal> {
+    /// Puts a disk's bytes where they belong, or only makes room for them; returns how many there are.
+    fn lay(
+        &mut self,
+        file: &str,
+        size: Option<u64>,
+        source: Option<&Disk>,
+        half: bool,
+    ) -> Result<u64, Refusal> {
         let pool = file.split('/').next().and_then(|name| self.pools.iter().find(|pool| pool.slot == name));
         let room = self.free(pool.ok_or(Refusal::Invalid)?);
         if let Some(there) = self.files.size(file) {
@@ -268,34 +282,56 @@ impl State {
             return Err(Refusal::NoSpace);
         }
         match source {
-            Some(source) => self.files.copy(&source.file, file, size),
-            None => self.files.make(file, size),
+            Some(source) if !half => self.files.copy(&source.file, file, size),
+            _ => self.files.make(file, size),
         }
         Ok(size)
     }
 
-    fn set(&mut self, of: &[Condition], to: &[Setting], firmware: &Firmware) -> Result<(), Refusal> {
-        let wish = Wish::read(to, false, firmware)?;
+    fn set(
+        &mut self,
+        of: &[Condition],
+        to: &[Setting],
+        half: bool,
+        firmware: &Firmware,
+    ) -> Result<(), Refusal> {
+        Wish::read(to, false, firmware)?;
         let found = self.found(of)?;
         if found.is_empty() {
             return nothing(firmware.set_of_nothing);
         }
-        for at in found {
-            let disk = self.disks[at].clone();
-            let size = wish.size.unwrap_or(disk.size);
-            // That a disk does not shrink is assumed.
-            let more = size.checked_sub(disk.size).ok_or(Refusal::Invalid)?;
-            let pool = self.pools.iter().find(|pool| disk.file.split('/').next() == Some(pool.slot.as_str()));
-            if more > pool.map_or(0, |pool| self.free(pool)) {
-                return Err(Refusal::NoSpace);
-            }
-            if more > 0 {
-                self.files.grow(&disk.file, size);
-            }
-            let disk = &mut self.disks[at];
-            disk.size = size;
-            wish.apply(disk);
+        let mut settings: Vec<&Setting> = to.iter().collect();
+        if firmware.backwards {
+            settings.reverse();
         }
+        if half {
+            settings.truncate(1);
+        }
+        for at in found {
+            for setting in &settings {
+                self.change(at, &Wish::read(std::slice::from_ref(*setting), false, firmware)?, firmware)?;
+                self.doors.look(&self.disks, firmware);
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, at: usize, wish: &Wish<'_>, firmware: &Firmware) -> Result<(), Refusal> {
+        let disk = self.disks[at].clone();
+        let size = wish.size.unwrap_or(disk.size);
+        if size < disk.size && !firmware.shrinks {
+            return Err(Refusal::Invalid);
+        }
+        let pool = self.pools.iter().find(|pool| disk.file.split('/').next() == Some(pool.slot.as_str()));
+        if size.saturating_sub(disk.size) > pool.map_or(0, |pool| self.free(pool)) {
+            return Err(Refusal::NoSpace);
+        }
+        if size != disk.size {
+            self.files.resize(&disk.file, size);
+        }
+        let disk = &mut self.disks[at];
+        disk.size = size;
+        wish.apply(disk);
         Ok(())
     }
 

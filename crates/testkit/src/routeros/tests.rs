@@ -176,6 +176,68 @@ fn an_export_that_is_open_to_everybody_is_noted() {
 }
 
 #[test]
+fn settings_take_effect_one_after_the_other_in_either_order() {
+    let host = |door: &Door| door.host.clone().unwrap_or_default();
+    for (backwards, hosts) in [(false, vec!["nqn.b"]), (true, vec!["nqn.a", "nqn.b"])] {
+        let device = RouterOs::new(Firmware { backwards, ..Firmware::default() });
+        ok(
+            &device,
+            "/disk add type=file file-path=/storage-pool/a.img file-size=1M slot=a nvme-tcp-server-allow-host-name=nqn.a",
+        );
+        ok(&device, "/disk set [find slot=a] nvme-tcp-server-allow-host-name=nqn.b nvme-tcp-export=yes");
+        assert_eq!(device.all_doors().iter().map(host).collect::<Vec<_>>(), hosts, "backwards: {backwards}");
+    }
+}
+
+#[test]
+fn half_of_a_command_is_one_setting_a_file_without_its_disk_or_a_copy_without_its_bytes() {
+    let set = "/disk set [find slot=a] nvme-tcp-server-nqn=nqn.half nvme-tcp-export=yes";
+    for (backwards, doors) in [(false, 0), (true, 1)] {
+        let device = RouterOs::new(Firmware { backwards, ..Firmware::default() });
+        ok(&device, "/disk add type=file file-path=/storage-pool/a.img file-size=1M slot=a");
+        device.write("storage-pool/a.img", 0, b"bytes");
+        device.enter_half("/disk add type=file file-path=/storage-pool/b.img file-size=1M slot=b");
+        assert_eq!((device.slots().len(), device.files().len()), (1, 2));
+        device.enter_half(
+            "/disk add type=file copy-from=[find slot=a] file-path=/storage-pool/c.img slot=c nvme-tcp-export=no",
+        );
+        assert_eq!(
+            (device.slots(), device.read("storage-pool/c.img", 0, 5)),
+            (vec!["a".into(), "c".into()], vec![0; 5])
+        );
+        device.enter_half(set);
+        let is_named =
+            ok(&device, "/disk print detail where nvme-tcp-server-nqn=nqn.half").contains("slot=\"a\"");
+        assert_eq!((device.doors().len(), is_named), (doors, !backwards));
+        device.enter_half("/disk add slot=");
+    }
+}
+
+#[test]
+fn a_disk_becomes_smaller_only_where_the_firmware_lets_it() {
+    let device = RouterOs::new(Firmware { shrinks: true, ..Firmware::default() });
+    ok(&device, "/disk add type=file file-path=/storage-pool/a.img file-size=2M slot=a");
+    device.write("storage-pool/a.img", 1 << 20, b"lost");
+    for size in ["1M", "2M"] {
+        ok(&device, &format!("/disk set [find slot=a] file-size={size}"));
+    }
+    assert_eq!(device.read("storage-pool/a.img", 1 << 20, 4), [0; 4]);
+}
+
+#[test]
+fn a_pool_that_is_lost_leaves_its_disks_and_no_room() {
+    let device = RouterOs::new(Firmware::default());
+    ok(&device, ADD);
+    device.lose_pool(POOL);
+    let said = ok(&device, "/disk print detail");
+    assert!(said.contains("slot=\"pvc-test-123\"") && !said.contains("mount-point"), "{said}");
+    assert_eq!(
+        refused(&device, "/disk set [find slot=pvc-test-123] file-size=51G"),
+        "failure: not enough space"
+    );
+}
+
+#[test]
 fn a_copy_has_the_bytes_of_its_source() {
     let directory = tempfile::tempdir().unwrap();
     for device in
@@ -206,6 +268,7 @@ fn errors_go_where_the_firmware_puts_them() {
         ),
         (Firmware { says_failure: false, ..Firmware::default() }, ("no such item\r\n", "", Some(1))),
         (Firmware { exit_status: false, ..Firmware::default() }, ("failure: no such item\r\n", "", None)),
+        (Firmware { status_of_errors: 0, ..Firmware::default() }, ("failure: no such item\r\n", "", Some(0))),
     ] {
         let Printed { out, err, status } = RouterOs::new(firmware).enter("/disk remove [find slot=a]");
         assert_eq!((out.as_str(), err.as_str(), status), said);
