@@ -1,15 +1,13 @@
 //! Who is let in: round trips, order, breaches, late commands, and what the device cannot do.
 
-use crate::device::{Device, Firmware, PLAIN};
-use crate::lab::{NOBODY, connect, cut, grant, lab, listed, order, plain, revocation, volume};
+use crate::lab::{
+    NOBODY, careless, complaining, connect, connect_with, cut, grant, kept, lab, listed, order, plain,
+    revocation, settings, shown, volume,
+};
 use bowline_core::{Epoch, Mode, NeverAgain, Share};
-use bowline_target::rds::{ANYBODY, Console, Guarantee, RdsTarget, Settings};
+use bowline_target::rds::{ANYBODY, Guarantee, Settings};
 use bowline_target::{Grant, Progress, Provision, ProvisionError, Target, TargetError};
-use std::sync::Arc;
-
-fn sent(device: &Device) -> Vec<String> {
-    std::mem::take(&mut device.state().done)
-}
+use bowline_testkit::routeros::Firmware;
 
 fn changes(commands: &[String]) -> Vec<String> {
     commands.iter().filter(|line| !line.contains(" print ")).cloned().collect()
@@ -17,39 +15,38 @@ fn changes(commands: &[String]) -> Vec<String> {
 
 #[tokio::test]
 async fn a_publish_takes_two_round_trips_and_three_if_the_volume_was_never_seen() {
-    let (device, target) = plain(&["v", "w"]).await;
-    sent(&device);
+    let (link, target) = plain(&["v", "w"]).await;
+    link.sent();
     target.allow(&grant("v", "a", 1)).await.unwrap();
-    assert_eq!(sent(&device).len(), 2, "after a creation");
+    assert_eq!(link.sent().len(), 2, "after a creation");
     target.allow(&grant("v", "a", 1)).await.unwrap();
-    assert_eq!(sent(&device).len(), 1, "it is so already");
+    assert_eq!(link.sent().len(), 1, "it is so already");
     target.revoke(&revocation("v", "a", 1)).await.unwrap();
-    assert_eq!(sent(&device).len(), 5, "look, off, look, closed, look");
+    assert_eq!(link.sent().len(), 5, "look, off, look, closed, look");
     target.allow(&grant("v", "b", 2)).await.unwrap();
-    assert_eq!(sent(&device).len(), 2, "after a revocation");
-    let fresh = connect(&device).await;
-    sent(&device);
+    assert_eq!(link.sent().len(), 2, "after a revocation");
+    let fresh = connect(&link).await;
+    link.sent();
     fresh.exports(None, 100).await.unwrap();
-    assert_eq!(sent(&device).len(), 1, "a list of everything");
+    assert_eq!(link.sent().len(), 1, "a list of everything");
     fresh.allow(&grant("w", "a", 1)).await.unwrap();
-    assert_eq!(sent(&device).len(), 2, "after a start");
-    let (device, _) = plain(&["x"]).await;
-    let console = Arc::clone(&device) as Arc<dyn Console>;
-    let cold = RdsTarget::connect(console, crate::lab::settings()).await.unwrap();
+    assert_eq!(link.sent().len(), 2, "after a start");
+    let (link, _) = plain(&["x"]).await;
+    let cold = connect(&link).await;
     cold.create(&order("y", 1 << 20, None), &Progress::default()).await.unwrap();
-    device.tell(r#"/disk add type=file file-path="/storage-pool/bowline/z.0123456789abcdef.img" file-size=1M slot="z" nvme-tcp-export=no nvme-tcp-server-nqn="nqn.2026-01.storage.bowline:lab-1:z:c0" nvme-tcp-server-allow-host-name="nqn.2026-01.storage.bowline:nobody""#);
-    sent(&device);
+    link.device.enter(r#"/disk add type=file file-path="/storage-pool/bowline/z.0123456789abcdef.img" file-size=1M slot="z" nvme-tcp-export=no nvme-tcp-server-nqn="nqn.2026-01.storage.bowline:lab-1:z:c0" nvme-tcp-server-allow-host-name="nqn.2026-01.storage.bowline:nobody""#);
+    link.sent();
     cold.allow(&grant("z", "a", 1)).await.unwrap();
-    assert_eq!(sent(&device).len(), 3, "made by somebody else meanwhile");
+    assert_eq!(link.sent().len(), 3, "made by somebody else meanwhile");
 }
 
 #[tokio::test]
 async fn a_grant_and_its_revocation_look_like_this() {
-    let (device, target) = plain(&["v"]).await;
-    sent(&device);
+    let (link, target) = plain(&["v"]).await;
+    link.sent();
     target.allow(&grant("v", "a", 1)).await.unwrap();
     target.revoke(&revocation("v", "a", 1)).await.unwrap();
-    insta::assert_snapshot!(sent(&device).join("\n"), @r#"
+    insta::assert_snapshot!(link.sent().join("\n"), @r#"
     /disk set [find slot="v" nvme-tcp-server-nqn="nqn.2026-01.storage.bowline:lab-1:v:c0" nvme-tcp-server-allow-host-name="nqn.2026-01.storage.bowline:nobody" nvme-tcp-export=no] nvme-tcp-server-nqn="nqn.2026-01.storage.bowline:lab-1:wfn:a:v:e1" nvme-tcp-server-allow-host-name="nqn.2014-08.org.nvmexpress:uuid:83904999-522b-88c2-bd7c-fe2ea76125ab" nvme-tcp-export=yes
     /disk print detail where slot="v"
     /disk print detail where slot="v"
@@ -63,18 +60,18 @@ async fn a_grant_and_its_revocation_look_like_this() {
 #[tokio::test]
 async fn at_no_moment_is_anybody_else_admitted_in_whatever_order_a_command_is_applied() {
     for backwards in [false, true] {
-        let (device, target) = lab(Firmware { backwards, ..PLAIN }, &["v"]).await;
+        let (link, target) = lab(Firmware { backwards, ..Firmware::default() }, &["v"]).await;
         let mut hosts = Vec::new();
         for (epoch, node) in [(1, "a"), (2, "b"), (3, "a")] {
             let grant = grant("v", node, epoch);
             let told = target.context(&grant);
             hosts.push(told["bowline.storage/host-nqn"].clone());
-            device.state().admitted.clear();
+            let before = link.device.all_doors().len();
             target.allow(&grant).await.unwrap();
             target.revoke(&revocation("v", node, epoch)).await.unwrap();
             let allowed = [NOBODY, hosts.last().unwrap().as_str()];
-            for (.., host) in &device.state().admitted {
-                assert!(allowed.contains(&host.as_str()), "{host} at epoch {epoch}");
+            for door in &link.device.all_doors()[before..] {
+                assert!(allowed.contains(&door.host.as_deref().unwrap_or("*")), "{door:?} at epoch {epoch}");
             }
         }
     }
@@ -82,28 +79,28 @@ async fn at_no_moment_is_anybody_else_admitted_in_whatever_order_a_command_is_ap
 
 #[tokio::test]
 async fn a_late_command_of_an_ex_leader_matches_nothing() {
-    for complains in [false, true] {
-        let (device, target) = lab(Firmware { complains, ..PLAIN }, &["v"]).await;
-        let leader = connect(&device).await;
-        sent(&device);
+    for firmware in [Firmware::default(), complaining(), careless()] {
+        let (link, target) = lab(firmware, &["v"]).await;
+        let leader = connect(&link).await;
+        link.sent();
         target.allow(&grant("v", "a", 1)).await.unwrap();
         target.revoke(&revocation("v", "a", 1)).await.unwrap();
         target.allow(&grant("v", "a", 2)).await.unwrap();
         target.grow(&volume("v"), 2 << 20).await.unwrap();
         target.revoke(&revocation("v", "a", 2)).await.unwrap();
-        let old = changes(&sent(&device));
+        let old = changes(&link.sent());
         assert_eq!(old.len(), 7);
         leader.allow(&grant("v", "b", 3)).await.unwrap();
         leader.grow(&volume("v"), 3 << 20).await.unwrap();
-        let before = device.kept();
+        let before = kept(&link.device);
         for line in &old {
-            device.tell(line);
+            link.device.enter(line);
         }
-        assert_eq!(device.kept(), before);
+        assert_eq!(kept(&link.device), before);
         assert_eq!(listed(&leader).await, [("v".to_owned(), 3, "b".to_owned())]);
         leader.revoke(&revocation("v", "b", 3)).await.unwrap();
         for line in &old {
-            device.tell(line);
+            link.device.enter(line);
         }
         assert_eq!(listed(&leader).await, []);
     }
@@ -131,14 +128,13 @@ async fn a_second_host_is_refused_with_the_reason() {
 
 #[tokio::test]
 async fn a_grant_for_reading_is_refused_unless_nodes_are_trusted() {
-    let (device, target) = plain(&["v"]).await;
+    let (link, target) = plain(&["v"]).await;
     let mode = Mode { write: false, frontend: true, share: Share::Readers };
     let reader = Grant { mode, ..grant("v", "a", 1) };
     let Err(TargetError::Refused { error }) = target.allow(&reader).await else { panic!("let in") };
     assert!(error.starts_with("this device cannot keep node a from writing to volume v"), "{error}");
-    assert!(!device.state().disks[0].export);
-    let trusting = Settings { trust_readers: true, ..crate::lab::settings() };
-    let target = RdsTarget::connect(Arc::clone(&device) as Arc<dyn Console>, trusting).await.unwrap();
+    assert_eq!(link.device.doors(), []);
+    let target = connect_with(&link, Settings { trust_readers: true, ..settings() }).await.unwrap();
     target.allow(&reader).await.unwrap();
     let page = target.exports(None, 10).await.unwrap();
     assert_eq!(page.listings[0].exports[&Epoch::new(1)].mode, mode, "the device knows it for a reader");
@@ -146,13 +142,13 @@ async fn a_grant_for_reading_is_refused_unless_nodes_are_trusted() {
 
 #[tokio::test]
 async fn an_export_open_to_everybody_is_closed_listed_and_repaired() {
-    let (device, target) = plain(&["v", "w"]).await;
+    let (link, target) = plain(&["v", "w"]).await;
     target.allow(&grant("v", "a", 1)).await.unwrap();
-    device.tell(r#"/disk set [find slot="v"] nvme-tcp-server-allow-host-name="""#);
-    device.tell(r#"/disk set [find slot="w"] nvme-tcp-export=yes"#);
+    link.device.enter(r#"/disk set [find slot="v"] nvme-tcp-server-allow-host-name="""#);
+    link.device.enter(r#"/disk set [find slot="w"] nvme-tcp-export=yes"#);
     let anybody = |volume: &str, epoch| (volume.to_owned(), epoch, ANYBODY.to_owned());
     assert_eq!(listed(&target).await, [anybody("v", 1), anybody("w", 0)]);
-    assert!(device.state().disks.iter().all(|disk| !disk.export), "closed at once");
+    assert_eq!(link.device.doors(), [], "closed at once");
     assert_eq!(listed(&target).await, []);
     let proof = target.revoke(&revocation("v", ANYBODY, 2)).await;
     assert_eq!(proof, Ok(NeverAgain { highest: Epoch::new(1) }));
@@ -164,10 +160,10 @@ async fn an_export_open_to_everybody_is_closed_listed_and_repaired() {
 #[tokio::test]
 async fn a_breach_is_closed_by_whoever_sees_it_first() {
     for by in ["allow", "revoke", "delete"] {
-        let (device, target) = plain(&["v"]).await;
+        let (link, target) = plain(&["v"]).await;
         target.allow(&grant("v", "a", 1)).await.unwrap();
-        device.tell(r#"/disk set [find slot="v"] nvme-tcp-server-allow-host-name="""#);
-        device.state().admitted.clear();
+        link.device.enter(r#"/disk set [find slot="v"] nvme-tcp-server-allow-host-name="""#);
+        let before = link.device.all_doors().len();
         match by {
             "allow" => target.allow(&grant("v", "a", 1)).await.unwrap(),
             "revoke" => {
@@ -175,18 +171,18 @@ async fn a_breach_is_closed_by_whoever_sees_it_first() {
             }
             _ => target.delete(&volume("v")).await.unwrap(),
         }
-        assert!(device.state().admitted.iter().all(|(.., host)| !host.is_empty()), "{by}");
+        assert!(link.device.all_doors()[before..].iter().all(|door| door.host.is_some()), "{by}");
         assert_eq!(listed(&target).await.len(), usize::from(by == "allow"));
     }
 }
 
 #[tokio::test]
 async fn firmware_that_cannot_name_hosts_is_noticed_and_named() {
-    let (device, target) = lab(Firmware { hosts: false, ..PLAIN }, &["v"]).await;
+    let (link, target) = lab(Firmware { knows_allow_list: false, ..Firmware::default() }, &["v"]).await;
     assert_eq!(target.guarantee(), Guarantee::OnOrOff);
-    sent(&device);
+    link.sent();
     target.allow(&grant("v", "a", 1)).await.unwrap();
-    let steps = changes(&sent(&device));
+    let steps = changes(&link.sent());
     assert_eq!(steps.len(), 2, "the name before the export: {steps:?}");
     assert!(steps[0].ends_with(r#":wfn:a:v:e1""#) && steps[1].ends_with("nvme-tcp-export=yes"), "{steps:?}");
     let Err(TargetError::Refused { error }) = target.allow(&grant("v", "b", 2)).await else {
@@ -194,21 +190,21 @@ async fn firmware_that_cannot_name_hosts_is_noticed_and_named() {
     };
     assert!(error.contains("whoever knows the name of the export can connect"), "{error}");
     target.revoke(&revocation("v", "a", 1)).await.unwrap();
-    device.state().firmware.hosts = true;
-    let target = connect(&device).await;
+    link.device.set_firmware(|firmware| firmware.knows_allow_list = true);
+    let target = connect(&link).await;
     assert_eq!(target.guarantee(), Guarantee::OneHost, "after an update");
-    device.state().admitted.clear();
+    let before = link.device.all_doors().len();
     target.allow(&grant("v", "a", 2)).await.unwrap();
-    let admitted = std::mem::take(&mut device.state().admitted);
-    assert_eq!(admitted.len(), 1, "{admitted:?}");
+    let doors = link.device.all_doors().split_off(before);
+    assert_eq!(doors.len(), 1, "{doors:?}");
 }
 
 #[tokio::test]
 async fn what_is_not_ours_is_never_touched() {
-    let (device, target) = plain(&[]).await;
+    let (link, target) = plain(&[]).await;
     let foreign = r#"/disk add type=file file-path="/storage-pool/x.img" file-size=1M slot="v" nvme-tcp-export=yes nvme-tcp-server-nqn="nqn.2000-02.com.mikrotik:v""#;
-    device.tell(foreign);
-    let before = device.state().disks.clone();
+    link.device.enter(foreign);
+    let before = shown(&link.device);
     assert!(matches!(target.allow(&grant("v", "a", 1)).await, Err(TargetError::Refused { .. })));
     assert!(matches!(target.revoke(&revocation("v", "a", 1)).await, Err(TargetError::Refused { .. })));
     let made = target.create(&order("v", 1 << 20, None), &Progress::default()).await;
@@ -220,12 +216,12 @@ async fn what_is_not_ours_is_never_touched() {
     assert!(matches!(taken, Err(ProvisionError::Unknown { .. })), "{taken:?}");
     assert_eq!(target.items(None, 10).await, Ok(Vec::new()));
     assert_eq!(listed(&target).await, []);
-    assert_eq!(device.state().disks, before);
+    assert_eq!(shown(&link.device), before);
 }
 
 #[tokio::test]
 async fn what_somebody_may_write_to_is_not_copied() {
-    let (device, target) = plain(&["v", "w"]).await;
+    let (link, target) = plain(&["v", "w"]).await;
     target.allow(&grant("v", "a", 1)).await.unwrap();
     for cuts in [vec![cut("s", "v")], vec![cut("t", "w"), cut("s", "v")]] {
         let taken = target.snapshot(&cuts, &Progress::default()).await;
@@ -234,5 +230,5 @@ async fn what_somebody_may_write_to_is_not_copied() {
     let from = Some(bowline_target::Source::Volume(volume("v")));
     let made = target.create(&order("clone", 1 << 20, from), &Progress::default()).await;
     assert!(matches!(made, Err(ProvisionError::InUse { .. })), "{made:?}");
-    assert_eq!(device.state().disks.len(), 2, "nothing was begun");
+    assert_eq!(link.device.slots(), ["v", "w"], "nothing was begun");
 }

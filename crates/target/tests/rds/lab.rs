@@ -1,43 +1,68 @@
-//! A device in memory and targets on it.
+//! A simulated device, and targets on it.
 
-use crate::device::{Device, Firmware, PLAIN, POOL};
-use bowline_core::{Epoch, Mode, NodeId, Share, SnapshotId, TargetId, VolumeId};
-use bowline_target::contract::provision::Bytes;
-use bowline_target::rds::{Console, RdsTarget, Settings};
+use crate::rack;
+use bowline_core::{Epoch, Mode, NodeId, Share, SnapshotId, VolumeId};
+use bowline_target::rds::{ConnectError, RdsTarget, Settings};
 use bowline_target::{Cut, Grant, NewVolume, Progress, Provision, Revocation, Source, Target};
+use bowline_testkit::FaultyConsole;
+use bowline_testkit::routeros::{Firmware, Nothing, POOL, RouterOs};
 use std::sync::Arc;
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const NOBODY: &str = "nqn.2026-01.storage.bowline:nobody";
 
 pub(crate) fn settings() -> Settings {
-    Settings {
-        id: TargetId::new("rds-1").unwrap(),
-        installation: "lab-1".to_owned(),
-        pool: POOL.to_owned(),
-        directory: format!("/{POOL}/bowline"),
-        addresses: vec!["10.0.0.1:4420".parse().unwrap()],
-        take_over: Some(format!("/{POOL}/older")),
-        trust_readers: false,
-    }
+    Settings { take_over: Some(format!("/{POOL}/older")), ..rack::settings() }
 }
 
-pub(crate) async fn connect(device: &Arc<Device>) -> RdsTarget {
-    RdsTarget::connect(Arc::clone(device) as Arc<dyn Console>, settings()).await.unwrap()
+pub(crate) async fn connect(link: &FaultyConsole) -> RdsTarget {
+    connect_with(link, settings()).await.unwrap()
 }
 
-/// A device, and a target on it with volumes of these names.
-pub(crate) async fn lab(firmware: Firmware, volumes: &[&str]) -> (Arc<Device>, RdsTarget) {
-    let device = Arc::new(Device::new(firmware));
-    let target = connect(&device).await;
+pub(crate) async fn connect_with(
+    link: &FaultyConsole,
+    settings: Settings,
+) -> Result<RdsTarget, ConnectError> {
+    RdsTarget::connect(Arc::new(link.clone()), settings).await
+}
+
+/// A way to a device, and a target on it with volumes of these names.
+pub(crate) async fn lab(firmware: Firmware, volumes: &[&str]) -> (FaultyConsole, RdsTarget) {
+    let link = FaultyConsole::new(RouterOs::new(firmware));
+    link.device.leave_free(POOL, 64 * MIB);
+    let target = connect(&link).await;
     for id in volumes {
         target.create(&order(id, MIB, None), &Progress::default()).await.unwrap();
     }
-    (device, target)
+    (link, target)
 }
 
-pub(crate) async fn plain(volumes: &[&str]) -> (Arc<Device>, RdsTarget) {
-    lab(PLAIN, volumes).await
+pub(crate) async fn plain(volumes: &[&str]) -> (FaultyConsole, RdsTarget) {
+    lab(Firmware::default(), volumes).await
+}
+
+/// Whatever finds nothing is an error.
+pub(crate) fn complaining() -> Firmware {
+    Firmware { set_of_nothing: Nothing::NoSuchItem, ..Firmware::default() }
+}
+
+/// Whatever finds nothing says nothing, disks become smaller when they are told to, and copies have the bytes and no settings.
+pub(crate) fn careless() -> Firmware {
+    let remove_of_nothing = Nothing::Silent;
+    Firmware { remove_of_nothing, shrinks: true, copies_settings: false, ..Firmware::default() }
+}
+
+/// Everything that the device keeps: its disks, and its files with their bytes.
+pub(crate) fn kept(device: &RouterOs) -> (String, Vec<(String, Vec<u8>)>) {
+    let bytes = |(name, size): (String, u64)| {
+        let bytes = device.read(&name, 0, usize::try_from(size).unwrap());
+        (name, bytes)
+    };
+    (shown(device), device.files().into_iter().map(bytes).collect())
+}
+
+pub(crate) fn shown(device: &RouterOs) -> String {
+    device.enter("/disk print detail").out
 }
 
 pub(crate) fn volume(id: &str) -> VolumeId {
@@ -66,9 +91,9 @@ pub(crate) fn cut(id: &str, of: &str) -> Cut {
 }
 
 /// A disk as an older driver leaves it, but that its export is off.
-pub(crate) fn leave_older(device: &Device, id: &str) {
+pub(crate) fn leave_older(device: &RouterOs, id: &str) {
     let (size, nqn) = (MIB, format!("nqn.2000-02.com.mikrotik:{id}"));
-    let said = device.tell(&format!(
+    let said = device.enter(&format!(
         r#"/disk add type=file file-path="/{POOL}/older/{id}.img" file-size={size} slot="{id}" nvme-tcp-export=no nvme-tcp-server-nqn="{nqn}""#
     ));
     assert_eq!(said.status, Some(0), "{said:?}");
@@ -85,26 +110,4 @@ pub(crate) async fn listed(target: &dyn Target) -> Vec<(String, u64, String)> {
             .map(move |(epoch, export)| (volume.clone(), epoch.number(), export.node.to_string()))
     });
     all.collect()
-}
-
-/// A volume's bytes, where the device keeps them.
-pub(crate) struct Raw(pub(crate) Arc<Device>);
-
-impl Raw {
-    fn with<T>(&self, volume: &VolumeId, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        let mut state = self.0.state();
-        let path = state.disks.iter().find(|disk| disk.slot == volume.as_str()).unwrap().path.clone();
-        work(state.files.get_mut(path.trim_start_matches('/')).unwrap())
-    }
-}
-
-impl Bytes for Raw {
-    fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
-        let at = usize::try_from(offset).unwrap();
-        self.with(volume, |file| file[at..at + bytes.len()].copy_from_slice(bytes));
-    }
-    fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8> {
-        let at = usize::try_from(offset).unwrap();
-        self.with(volume, |file| file[at..at + length].to_vec())
-    }
 }

@@ -1,14 +1,16 @@
 //! A mishap at every command of every deed: the connection lost before it, after it, in the middle of it, or the command late. Whatever
 //! was answered, the same deed again brings it to its end, also from another process, and what comes late then changes nothing.
 
-use crate::device::{Device, Firmware, MISHAPS, Mishap, PLAIN};
 use crate::lab::{
-    MIB, Raw, connect, cut, grant, lab, leave_older, listed, order, revocation, snapshot, volume,
+    MIB, careless, complaining, connect, cut, grant, lab, leave_older, listed, order, revocation, snapshot,
+    volume,
 };
+use crate::rack::Raw;
 use bowline_target::contract::provision::Bytes;
 use bowline_target::rds::RdsTarget;
 use bowline_target::{Progress, Provision, ProvisionError, Source, Target, TargetError};
-use std::sync::Arc;
+use bowline_testkit::routeros::{Firmware, RouterOs};
+use bowline_testkit::{FaultyConsole, Mishap};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
@@ -91,20 +93,21 @@ async fn carry_out(deed: Deed, target: &RdsTarget) -> bool {
     }
 }
 
-async fn prepare(deed: Deed, firmware: Firmware) -> (Arc<Device>, RdsTarget) {
-    let (device, target) = lab(firmware, &["v", "w"]).await;
-    leave_older(&device, "o");
-    Raw(Arc::clone(&device)).write(&volume("o"), 0, b"older");
-    Raw(Arc::clone(&device)).write(&volume("v"), 0, b"data");
+async fn prepare(deed: Deed, firmware: &Firmware) -> (FaultyConsole, RdsTarget) {
+    let (link, target) = lab(firmware.clone(), &["v", "w"]).await;
+    leave_older(&link.device, "o");
+    let raw = Raw(link.device.clone());
+    raw.write(&volume("o"), 0, b"older");
+    raw.write(&volume("v"), 0, b"data");
     target.snapshot(&[cut("s", "v")], &Progress::default()).await.unwrap();
     if deed == Deed::Revoke {
         target.allow(&grant("v", "a", 1)).await.unwrap();
     }
-    (device, target)
+    (link, target)
 }
 
-async fn check(deed: Deed, device: &Arc<Device>, target: &RdsTarget) {
-    let raw = Raw(Arc::clone(device));
+async fn check(deed: Deed, device: &RouterOs, target: &RdsTarget) {
+    let raw = Raw(device.clone());
     let size = async |id: &str| target.volume(&volume(id)).await.unwrap().map(|stored| stored.size);
     let mut open = Vec::new();
     match deed {
@@ -146,37 +149,39 @@ async fn check(deed: Deed, device: &Arc<Device>, target: &RdsTarget) {
     }
     assert_eq!(raw.read(&volume("v"), 0, 4), b"data", "nothing happens to what was there");
     assert_eq!(listed(target).await, open);
-    let state = device.state();
-    assert_eq!(state.disks.len(), state.files.len(), "no file without its disk, no disk without its file");
-    assert!(!state.firmware.hosts || state.admitted.iter().all(|(.., host)| !host.is_empty()), "open to all");
+    let mut files: Vec<_> = device.slots().iter().map(|slot| device.file_of(slot).unwrap()).collect();
+    files.sort();
+    let there: Vec<_> = device.files().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(files, there, "no file without its disk, no disk without its file");
+    assert_eq!(device.breaches(), [""; 0], "open to all");
 }
 
 /// Returns how many commands the deed takes.
-async fn sweep(deed: Deed, mishap: Mishap, firmware: Firmware, another: bool) -> usize {
+async fn sweep(deed: Deed, mishap: Mishap, firmware: &Firmware, another: bool) -> usize {
     for at in 0..100 {
-        let (device, target) = prepare(deed, firmware).await;
-        device.state().mishap = Some((at, mishap));
+        let (link, target) = prepare(deed, firmware).await;
+        link.go_wrong(at, mishap);
         let done = carry_out(deed, &target).await;
-        let over = device.state().mishap.take().is_some();
+        let over = link.calm();
         if done {
-            check(deed, &device, &target).await;
+            check(deed, &link.device, &target).await;
         }
         if over {
             assert!(done);
             return at;
         }
-        let target = if another { connect(&device).await } else { target };
+        let target = if another { connect(&link).await } else { target };
         assert!(carry_out(deed, &target).await, "{deed:?} again after {mishap:?} at {at}");
-        device.settle();
-        check(deed, &device, &target).await;
+        link.settle();
+        check(deed, &link.device, &target).await;
     }
     panic!("{deed:?} never ends");
 }
 
-async fn sweep_all(firmware: Firmware) -> usize {
+async fn sweep_all(firmware: &Firmware) -> usize {
     let mut points = 0;
     for deed in DEEDS {
-        for mishap in MISHAPS {
+        for mishap in Mishap::ALL {
             for another in [false, true] {
                 points += sweep(deed, mishap, firmware, another).await;
             }
@@ -189,12 +194,13 @@ async fn sweep_all(firmware: Firmware) -> usize {
 async fn a_mishap_at_every_command_of_every_deed() {
     let mut points = 0;
     for firmware in [
-        PLAIN,
-        Firmware { complains: true, ..PLAIN },
-        Firmware { backwards: true, gentle: true, complains: true, ..PLAIN },
-        Firmware { hosts: false, ..PLAIN },
+        Firmware::default(),
+        careless(),
+        complaining(),
+        Firmware { backwards: true, status_of_errors: 0, ..complaining() },
+        Firmware { knows_allow_list: false, ..Firmware::default() },
     ] {
-        points += sweep_all(firmware).await;
+        points += sweep_all(&firmware).await;
     }
     bowline_testkit::say(&format!("rds: {points} mishaps at every command of every deed"));
 }

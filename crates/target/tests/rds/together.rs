@@ -1,9 +1,10 @@
 //! Two controllers at once, each sure that it leads, with a device that loses and delays commands.
 
-use crate::device::{Device, Firmware, MISHAPS, PLAIN};
-use crate::lab::{connect, cut, grant, lab, revocation, volume};
+use crate::lab::{careless, complaining, connect, cut, grant, lab, revocation, volume};
 use bowline_target::rds::RdsTarget;
 use bowline_target::{Progress, Provision, Target, TargetError};
+use bowline_testkit::routeros::{Door, Firmware};
+use bowline_testkit::{Dice, FaultyConsole, Mishap};
 use std::sync::{Arc, Mutex};
 
 /// A proof that a node reaches nothing up to an epoch, and how much had been seen of who could connect when it was given.
@@ -20,23 +21,20 @@ fn granted(nqn: &str) -> Option<(&str, u64)> {
     Some((parts.nth(1)?, epoch))
 }
 
-async fn controller(device: Arc<Device>, target: RdsTarget, proofs: Arc<Mutex<Vec<Proof>>>) {
+async fn controller(mut dice: Dice, link: FaultyConsole, target: RdsTarget, proofs: Arc<Mutex<Vec<Proof>>>) {
     for _ in 0..12 {
-        let (node, epoch, what) = {
-            let mut state = device.state();
-            if state.random(4) == 0 {
-                let (after, which) = (state.random(4), state.random(MISHAPS.len() as u64));
-                state.mishap =
-                    Some((usize::try_from(after).unwrap(), MISHAPS[usize::try_from(which).unwrap()]));
-            }
-            let node = ["a", "b", "c"][usize::try_from(state.random(3)).unwrap()];
-            (node, 1 + state.random(8), state.random(5))
-        };
+        if dice.below(4) == 0 {
+            link.go_wrong(dice.pick(&[0, 1, 2, 3]), dice.pick(&Mishap::ALL));
+        }
+        let (node, epoch) = (dice.pick(&["a", "b", "c"]), 1 + dice.below(8));
         let prove = |epoch| {
-            let at = device.state().admitted.len();
+            let standing = link.device.doors();
+            let is_in = |door: &Door| granted(&door.nqn).is_some_and(|(to, at)| to == node && at <= epoch);
+            assert!(!standing.iter().any(is_in), "node {node} was proven out up to {epoch}: {standing:?}");
+            let at = link.device.all_doors().len();
             proofs.lock().unwrap().push(Proof { node, epoch, at });
         };
-        match what {
+        match dice.below(5) {
             0 | 1 => {
                 if let Err(TargetError::NeverAgain(_)) = target.allow(&grant("v", node, epoch)).await {
                     prove(epoch);
@@ -53,22 +51,25 @@ async fn controller(device: Arc<Device>, target: RdsTarget, proofs: Arc<Mutex<Ve
 }
 
 async fn run(seed: u64, firmware: Firmware) {
-    let (device, first) = lab(firmware, &["v"]).await;
-    let second = connect(&device).await;
-    device.state().seed = seed;
+    let knows_hosts = firmware.knows_allow_list;
+    let (link, first) = lab(firmware, &["v"]).await;
+    let second = connect(&link).await;
+    link.seed(seed);
     let proofs: Arc<Mutex<Vec<Proof>>> = Arc::default();
-    let tasks = [first, second]
-        .map(|target| tokio::spawn(controller(Arc::clone(&device), target, Arc::clone(&proofs))));
+    let tasks = [(first, 1), (second, 2)].map(|(target, of)| {
+        let dice = Dice::new(seed + (of << 32));
+        tokio::spawn(controller(dice, link.clone(), target, Arc::clone(&proofs)))
+    });
     for task in tasks {
         task.await.unwrap();
     }
-    device.settle();
-    let state = device.state();
+    link.settle();
+    assert_eq!(link.device.breaches(), [""; 0], "seed {seed}: open to all");
     let mut newest = 0;
-    for (at, (_, nqn, host)) in state.admitted.iter().enumerate() {
-        assert!(!host.is_empty() || !firmware.hosts, "seed {seed}: open to all");
-        let Some((node, epoch)) = granted(nqn) else {
-            assert!(firmware.hosts && host.ends_with(":nobody"), "seed {seed}: {nqn} was exported to {host}");
+    for (at, door) in link.device.all_doors().iter().enumerate() {
+        let Some((node, epoch)) = granted(&door.nqn) else {
+            let to_nobody = door.host.as_ref().is_some_and(|host| host.ends_with(":nobody"));
+            assert!(knows_hosts && to_nobody, "seed {seed}: {door:?}");
             continue;
         };
         assert!(epoch >= newest, "seed {seed}: epoch {epoch} after {newest}");
@@ -85,18 +86,18 @@ async fn run(seed: u64, firmware: Firmware) {
 #[tokio::test]
 async fn no_proof_is_ever_broken() {
     for seed in 0..100 {
-        run(seed, PLAIN).await;
-        run(seed, Firmware { complains: true, gentle: true, ..PLAIN }).await;
-        run(seed, Firmware { hosts: false, ..PLAIN }).await;
+        run(seed, Firmware::default()).await;
+        run(seed, Firmware { status_of_errors: 0, ..complaining() }).await;
+        run(seed, Firmware { knows_allow_list: false, ..Firmware::default() }).await;
     }
 }
 
 #[tokio::test]
 async fn two_that_make_grow_copy_and_delete_the_same_agree() {
     for seed in 0..60 {
-        let (device, first) = lab(PLAIN, &["v"]).await;
-        let second = connect(&device).await;
-        device.state().seed = seed;
+        let (link, first) = lab(careless(), &["v"]).await;
+        let second = connect(&link).await;
+        link.seed(seed);
         let progress = Progress::default();
         let order = crate::lab::order("n", 1 << 20, None);
         let (one, other) = tokio::join!(first.create(&order, &progress), second.create(&order, &progress));
@@ -118,8 +119,7 @@ async fn two_that_make_grow_copy_and_delete_the_same_agree() {
         assert_eq!((one, other), (Ok(()), Ok(())), "seed {seed}");
         first.delete(&volume("v")).await.unwrap();
         first.delete_snapshot(&cuts[0].snapshot).await.unwrap();
-        let (disks, files) = device.kept();
-        assert_eq!((disks.len(), files.len()), (0, 0), "seed {seed}");
+        assert_eq!((link.device.slots(), link.device.files()), (vec![], vec![]), "seed {seed}");
     }
 }
 
