@@ -1,39 +1,14 @@
 //! The suites that every adapter passes, over SSH, on every device that the simulator knows.
 
-use bowline_core::{TargetId, VolumeId};
-use bowline_target::contract::provision::Bytes;
+use bowline_core::VolumeId;
 use bowline_target::rds::print::entries;
-use bowline_target::rds::{ConnectError, Guarantee, RdsTarget, Settings};
+use bowline_target::rds::{ConnectError, Guarantee, RdsTarget};
 use bowline_target::{NewVolume, Progress, Provision, ProvisionError, contract};
 use bowline_testkit::routeros::{Firmware, POOL, RouterOs, Wrap};
 use std::sync::Arc;
 
 use crate::lab::Lab;
-
-/// A volume's bytes, where the device keeps them.
-struct Raw(RouterOs);
-
-impl Bytes for Raw {
-    fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
-        self.0.write(&self.0.file_of(volume.as_str()).unwrap(), offset, bytes);
-    }
-
-    fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8> {
-        self.0.read(&self.0.file_of(volume.as_str()).unwrap(), offset, length)
-    }
-}
-
-pub(crate) fn settings() -> Settings {
-    Settings {
-        id: TargetId::new("rds-1").unwrap(),
-        installation: "lab-1".to_owned(),
-        pool: POOL.to_owned(),
-        directory: format!("/{POOL}/bowline"),
-        addresses: vec!["10.0.0.1:4420".parse().unwrap()],
-        take_over: None,
-        trust_readers: false,
-    }
-}
+use crate::rack::{Raw, settings};
 
 async fn connect(lab: &Lab) -> Result<RdsTarget, ConnectError> {
     RdsTarget::connect(Arc::new(lab.over_tcp(lab.settings())), settings()).await

@@ -8,5 +8,7 @@ mod lab;
 mod login;
 mod older;
 mod openssh;
+#[path = "../rds/rack.rs"]
+mod rack;
 mod sessions;
 mod trouble;

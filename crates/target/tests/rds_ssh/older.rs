@@ -8,8 +8,8 @@ use bowline_target::{
 use bowline_testkit::routeros::{Firmware, RouterOs};
 use std::sync::Arc;
 
-use crate::contract;
 use crate::lab::Lab;
+use crate::{contract, rack};
 
 const ID: &str = "pvc-a1b2c3d4-e5f6-7890-abcd-ef1234567890";
 const FILE: &str = "storage-pool/metal-csi/pvc-a1b2c3d4-e5f6-7890-abcd-ef1234567890.img";
@@ -17,7 +17,7 @@ const NODE: &str = "nqn.2014-08.org.nvmexpress:uuid:of-a-node-that-the-older-dri
 const MIB: u64 = 1 << 20;
 
 fn settings() -> Settings {
-    Settings { take_over: Some("/storage-pool/metal-csi/".to_owned()), ..contract::settings() }
+    Settings { take_over: Some("/storage-pool/metal-csi/".to_owned()), ..rack::settings() }
 }
 
 async fn connect_with(lab: &Lab, settings: Settings) -> Result<RdsTarget, ConnectError> {
@@ -262,7 +262,7 @@ async fn a_file_whose_disk_is_gone_already_goes_with_its_volume_and_is_no_orphan
 async fn without_the_setting_nothing_is_seen_and_no_file_stays_behind_unsaid() {
     let lab = let_go().await;
     let before = shown(&lab);
-    let plain = connect_with(&lab, contract::settings()).await.unwrap();
+    let plain = connect_with(&lab, rack::settings()).await.unwrap();
     assert_eq!(plain.volume(&volume()).await, Ok(None));
     assert!(
         matches!(plain.allow(&grant("a", 1)).await, Err(TargetError::Refused { error }) if error.contains("is not Bowline's"))

@@ -1,10 +1,11 @@
 //! Many commands at once.
 
-use bowline_target::rds::ssh::SshSettings;
-use bowline_target::rds::{Console, ConsoleError};
+use bowline_target::rds::ssh::{SshConsole, SshSettings};
+use bowline_target::rds::{Console, ConsoleError, Said};
 use bowline_testkit::routeros::{Firmware, Latency};
 use futures::future::join_all;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 use crate::lab::{Lab, add, said, unanswered};
 
@@ -79,8 +80,8 @@ async fn who_stops_waiting_takes_no_answer_away_from_others() {
     assert_eq!((console.state().commands, lab.server.sessions(), lab.dials()), (0, 0, 1));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_command_that_nobody_waits_for_is_not_sent_any_more() {
+/// A device with one session, which a command takes that makes `pvc-1`.
+async fn taken() -> (Lab, SshConsole, JoinHandle<Said>) {
     let lab = Lab::new(slow()).await;
     let console = lab.wired(SshSettings { sessions: 1, ..lab.settings() });
     said(&console, "/disk print detail").await;
@@ -89,6 +90,12 @@ async fn a_command_that_nobody_waits_for_is_not_sent_any_more() {
         async move { said(&console, &add("pvc-1")).await }
     });
     tokio::task::yield_now().await;
+    (lab, console, first)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_nobody_waits_for_is_not_sent_any_more() {
+    let (lab, console, first) = taken().await;
     let gone = tokio::time::timeout(Duration::from_millis(10), console.run(&add("pvc-2"))).await;
     assert!(gone.is_err(), "the only session is taken");
     first.await.unwrap();
@@ -98,14 +105,7 @@ async fn a_command_that_nobody_waits_for_is_not_sent_any_more() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_for_a_session_is_not_sending() {
-    let lab = Lab::new(slow()).await;
-    let console = lab.wired(SshSettings { sessions: 1, ..lab.settings() });
-    said(&console, "/disk print detail").await;
-    let first = tokio::spawn({
-        let console = console.clone();
-        async move { said(&console, &add("pvc-1")).await }
-    });
-    tokio::task::yield_now().await;
+    let (lab, console, first) = taken().await;
     let impatient = console.with_patience(Duration::from_millis(200));
     let error = crate::lab::not_sent(&impatient, &add("pvc-2")).await;
     assert!(error.contains("none of the 1 sessions"), "{error}");
