@@ -104,7 +104,9 @@ async fn two_that_make_grow_copy_and_delete_the_same_agree() {
         assert_eq!((one, other), (Ok(1 << 20), Ok(1 << 20)), "seed {seed}");
         let id = volume("n");
         let (one, other) = tokio::join!(first.grow(&id, 2 << 20), second.grow(&id, 3 << 20));
-        assert!(one.unwrap() >= 2 << 20 && other.unwrap() == 3 << 20, "seed {seed}: never smaller again");
+        assert!(one.unwrap() >= 2 << 20 && other.unwrap() == 3 << 20, "seed {seed}");
+        let grown = first.volume(&id).await.unwrap().unwrap();
+        assert_eq!(grown.size, 3 << 20, "seed {seed}: never smaller again");
         let cuts = [cut("s", "v")];
         let (one, other) = tokio::join!(first.snapshot(&cuts, &progress), second.snapshot(&cuts, &progress));
         // One may have cleared away what the other had begun; then the other asks again.
