@@ -224,23 +224,26 @@ fn broken(head: String, properties: &[String], firmware: &Firmware) -> Vec<Strin
         Wrap::Columns => vec![joined.as_str()],
     };
     let indent = " ".repeat(firmware.indent);
+    let mut column = head.chars().count();
     let (mut lines, mut line, mut is_begun) = (Vec::new(), head, false);
-    let length = |line: &str| line.chars().count();
     for unit in units {
-        if is_begun && length(&line) + 1 + length(unit) > firmware.width {
+        if is_begun && column + 1 + unit.chars().count() > firmware.width {
             lines.push(std::mem::replace(&mut line, indent.clone()));
-            is_begun = false;
+            (column, is_begun) = (firmware.indent, false);
         }
         if is_begun {
             line.push(' ');
+            column += 1;
         }
         let mut rest = unit.chars().peekable();
         while let Some(c) = rest.next() {
             line.push(c);
+            column += 1;
             // A space at the end of a line stays there: what is cut is joined without one.
-            let is_full = length(&line) >= firmware.width && rest.peek().is_some_and(|next| *next != ' ');
+            let is_full = column >= firmware.width && rest.peek().is_some_and(|next| *next != ' ');
             if is_full {
                 lines.push(std::mem::replace(&mut line, indent.clone()));
+                column = firmware.indent;
             }
         }
         is_begun = true;
