@@ -326,6 +326,10 @@ async fn lists_come_in_pages_and_room_and_drift_are_told() {
     assert_eq!(doctor["drift"], Value::Null, "a target that does not answer is no reason to tell nothing");
     let last = doctor["findings"].as_array().unwrap().last().unwrap();
     assert_eq!((&last["what"], &last["present"]), (&json!("records and storage, compared"), &json!(false)));
+    let volume = world.ok(200, "GET", "/v1/volumes/b", None).await;
+    assert_eq!(volume["name"], "b", "and neither is it for a volume");
+    let fault = volume["fault"].as_str().unwrap();
+    assert!(fault.starts_with("it is not known whether it is well: no answer within"), "{fault}");
     world.target.set_silent(false);
     tokio::time::resume();
     let metrics = world.ok(200, "GET", "/metrics", None).await;

@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use bowline_controller::{self as catalog, Catalog};
 use bowline_core::{AccessMode, Content, MigrationTimeout, Phase};
 use bowline_csi::Name;
+use bowline_csi::code::GetVolumeError;
 use bowline_engine::View;
 
 use super::{PageQuery, WaitQuery};
@@ -87,7 +88,13 @@ pub(crate) async fn show(State(api): State<Api>, Named(name): Named) -> Result<J
     // What is being made or removed is not looked for on its target: it need not be there.
     let fault = match volume.state {
         catalog::VolumeState::Ready | catalog::VolumeState::Growing { .. } => {
-            catalog.volume_fault(&volume.id).await?
+            match catalog.volume_fault(&volume.id).await {
+                // What is recorded can be told all the same.
+                Err(GetVolumeError::Unreachable(error)) => {
+                    Some(format!("it is not known whether it is well: {error}"))
+                }
+                answered => answered?,
+            }
         }
         catalog::VolumeState::Creating | catalog::VolumeState::Deleting => None,
     };
