@@ -31,6 +31,10 @@ pub(crate) struct Bare {
     /// The objects in the places of ledgers, as they were written last.
     written: Mutex<BTreeMap<usize, DynamicObject>>,
     metadata: Value,
+    /// What a ledger says of a volume that is attached.
+    holding: Value,
+    /// And of one that is not.
+    free: Value,
 }
 
 pub(crate) fn name(n: usize) -> String {
@@ -38,12 +42,12 @@ pub(crate) fn name(n: usize) -> String {
 }
 
 impl Bare {
-    /// With objects for `count` volumes that look like the ledger and the VolumeAttachment of one that is attached.
+    /// With objects for `count` volumes that look like the ledgers of one that is attached and then is not, and like its VolumeAttachment.
     pub(crate) async fn new(
         client: &Client,
         board: &Arc<Board>,
         count: usize,
-        ledger: &Value,
+        [holding, free]: [&Value; 2],
         attached: &VolumeAttachment,
     ) -> Result<Self> {
         let kind = GroupVersionKind::gvk(GROUP, "v1beta1", "BareAttachment");
@@ -57,6 +61,8 @@ impl Bare {
             board: Arc::clone(board),
             written: Mutex::default(),
             metadata: json!(metadata.context("the model is attached")?),
+            holding: holding["status"].clone(),
+            free: free["status"].clone(),
         };
         let made = stream::iter(0..count).map(|n| {
             let (bare, resource) = (&bare, &resource);
@@ -67,7 +73,7 @@ impl Bare {
                 object.data = json!({ "spec": { "volume": name(n) } });
                 object.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
                 let mut made = bare.ledgers.create(&PostParams::default(), &object).await?;
-                made.data["status"] = ledger["status"].clone();
+                made.data["status"] = free["status"].clone();
                 made.metadata.managed_fields = None;
                 anyhow::Ok((n, made))
             }
@@ -77,8 +83,8 @@ impl Bare {
         Ok(bare)
     }
 
-    /// The compare-and-swap of a ledger.
-    async fn write(&self, n: usize) -> Result<()> {
+    /// The compare-and-swap of a ledger, with all that changes in it.
+    async fn write(&self, n: usize, status: &Value) -> Result<()> {
         let mut object = self
             .written
             .lock()
@@ -86,6 +92,7 @@ impl Bare {
             .remove(&n)
             .context("nobody else is at it")?;
         let epoch = object.data["status"]["epoch"].as_u64().unwrap_or_default() + 1;
+        object.data["status"] = status.clone();
         object.data["status"]["epoch"] = epoch.into();
         let mut object = self.ledgers.replace_status(&name(n), &PostParams::default(), &object).await?;
         object.metadata.managed_fields = None;
@@ -107,7 +114,7 @@ impl Bare {
             let params = PatchParams::default();
             anyhow::Ok(self.attachments.patch(&name, &params, &Patch::Strategic(&marked)).await?)
         };
-        let (written, marked) = futures::join!(self.write(n), mark);
+        let (written, marked) = futures::join!(self.write(n, &self.holding), mark);
         written?;
         let uid = marked?.metadata.uid;
         let status = json!({"metadata": {"uid": uid}, "status": {"attached": true, "attachmentMetadata": self.metadata}});
@@ -116,7 +123,7 @@ impl Bare {
     }
 
     async fn detach(&self, n: usize) -> Result<()> {
-        self.write(n).await?;
+        self.write(n, &self.free).await?;
         let free = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}});
         self.attachments.patch(&name(n), &PatchParams::default(), &Patch::Strategic(&free)).await?;
         Ok(())

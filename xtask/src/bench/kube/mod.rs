@@ -87,11 +87,12 @@ async fn measure() -> Result<Vec<Row>> {
 async fn model(site: &Site, count: usize) -> Result<Bare> {
     site.time_attach(0).await?;
     let ledgers = Api::<bowline_api::VolumeAttachment>::all(site.client.clone());
-    let ledger = serde_json::to_value(ledgers.get(&site.volumes[0]).await?)?;
+    let ledger = async || anyhow::Ok(serde_json::to_value(ledgers.get(&site.volumes[0]).await?)?);
+    let holding = ledger().await?;
     let attached: VolumeAttachment = site.attachments().get(&name(0)).await?;
-    let bare = Bare::new(&site.client, &site.board, count, &ledger, &attached).await?;
     site.time_detach(0).await?;
-    Ok(bare)
+    let free = ledger().await?;
+    Bare::new(&site.client, &site.board, count, [&holding, &free], &attached).await
 }
 
 /// Medians of attaches and detaches, ours and bare.
