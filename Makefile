@@ -90,10 +90,6 @@ lab-vm: setup ## A target and two nodes with kernels of their own and Bowline in
 	@cargo build --locked -p bowline
 	@cargo run --locked -p xtask -- vm up $(FLAGS) "$(CARGO_TARGET_DIR)/debug/bowline"
 
-.PHONY: lab-routeros
-lab-routeros: setup ## A simulated RouterOS device behind SSH, until Ctrl-C: make lab-routeros FLAGS=--fast
-	@cargo run --locked -p xtask -- lab routeros $(FLAGS)
-
 .PHONY: test-vm
 test-vm: setup ## Everything that needs virtual machines; `make test` has time for some of it
 	BOWLINE_VM=all cargo test --workspace --all-features --locked --test vm -- --include-ignored --show-output

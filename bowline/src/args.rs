@@ -10,6 +10,7 @@ use crate::agent::TargetArgs;
 use crate::agents::AgentAt;
 use crate::config::{Http, Ratio, TargetKind, absolute_path};
 use crate::controller::ControllerArgs;
+use crate::lab::LabCommand;
 use crate::node::NodeArgs;
 use crate::orphans::OrphanArgs;
 use crate::size::Size;
@@ -155,6 +156,9 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Simulates what is hard to come by, for people who want to try.
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// Prints completions for a shell.
     #[command(after_help = "Example:\n  bowline completions bash > /etc/bash_completion.d/bowline")]
     Completions {

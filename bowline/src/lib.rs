@@ -18,6 +18,7 @@ pub mod failure;
 mod identity;
 mod init;
 pub mod kubelet;
+pub mod lab;
 pub mod log;
 pub mod node;
 pub mod notify;
@@ -106,6 +107,7 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
             let config = agent::TargetConfig::load(args)?;
             Box::pin(agent::run(config)).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
+        Command::Lab(command) => lab::run(command).await,
         command => {
             let way = Way::choose(Said {
                 data: cli.data,

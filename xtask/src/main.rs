@@ -1,10 +1,9 @@
 //! `cargo run --release -p xtask -- bench`: what things cost, as ratios. `image`: Bowline as a container image. `lab`: a cluster on
-//! this machine with Bowline in it, or a simulated RouterOS device. `suites`: the tests, and what else must hold. `vm`: machines with kernels of their own.
+//! this machine with Bowline in it. `suites`: the tests, and what else must hold. `vm`: machines with kernels of their own.
 
 mod bench;
 mod image;
 mod lab;
-mod routeros;
 mod suites;
 mod vm;
 
@@ -20,13 +19,12 @@ fn main() -> Result<()> {
         ["lab", "up", rest @ ..] => lab::up(is_release(rest)?),
         ["lab", "down"] => lab::down(),
         ["lab", "status"] => lab::status(),
-        ["lab", "routeros", rest @ ..] => routeros::up(rest),
         ["lab", "hold", archive] => lab::hold(std::path::Path::new(archive)),
         ["suites", logs] => suites::run(std::io::stdin().lock(), std::path::Path::new(logs)),
         ["vm", "up", rest @ ..] => vm::up(rest),
         ["vm", words @ ..] => vm::ask(words),
         _ => bail!(
-            "usage: xtask bench [part of a name] | image [--release] | lab up [--release] | lab down | lab status | lab routeros [--fast] | suites LOGS <MESSAGES | vm up"
+            "usage: xtask bench [part of a name] | image [--release] | lab up [--release] | lab down | lab status | suites LOGS <MESSAGES | vm up"
         ),
     }
 }

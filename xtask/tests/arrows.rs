@@ -50,14 +50,25 @@ const ARROWS: &[(&str, &[&str])] = &[
             "bowline-failpoint",
             "bowline-host",
             "bowline-node",
+            // `bowline lab`.
+            "bowline-routeros",
             "bowline-store",
             "bowline-target",
             "bowline-web",
         ],
     ),
+    // It answers as a console of `target` would, and exports by its way into a kernel.
+    ("bowline-routeros", &["bowline-target"]),
     (
         "bowline-testkit",
-        &["bowline-core", "bowline-csi", "bowline-store", "bowline-target", "bowline-vmtool"],
+        &[
+            "bowline-core",
+            "bowline-csi",
+            "bowline-routeros",
+            "bowline-store",
+            "bowline-target",
+            "bowline-vmtool",
+        ],
     ),
     ("bowline-vmtool", &[]),
     (
@@ -82,7 +93,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("kube", &["bowline", "bowline-api", "bowline-cluster", "bowline-store", "bowline-testkit", "xtask"]),
     ("redb", &["bowline-store", "xtask"]),
     // The one talks to devices, the other stands for one.
-    ("russh", &["bowline-target", "bowline-testkit"]),
+    ("russh", &["bowline-routeros", "bowline-target"]),
     ("rustix", &["bowline-host", "bowline-mounter"]),
     ("anyhow", &["bowline", "xtask"]),
     ("stateright", &[]),

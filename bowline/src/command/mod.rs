@@ -75,7 +75,7 @@ pub(crate) async fn run(command: Command, way: Way, console: &mut Console) -> Re
     };
     let client = Client::new(way);
     match command {
-        Command::Up(_) | Command::Controller(_) | Command::Node(_) | Command::Target(_) => {
+        Command::Up(_) | Command::Controller(_) | Command::Node(_) | Command::Target(_) | Command::Lab(_) => {
             Err(Failure::failed("this is no command of a user"))
         }
         Command::Volume(command) => volume::run(&client, command, console).await,

@@ -54,7 +54,8 @@ impl Scene {
         let login = Login { user: "bowline".to_owned(), password: None, keys: vec![key.public] };
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let server = runtime.block_on(SshServer::start_at(device.clone(), login, (lab.machine(), 0).into()));
+        let server =
+            runtime.block_on(SshServer::start_at(device.clone(), login, (lab.machine(), 0).into())).unwrap();
         let file = lab.directory().join("box.key");
         std::fs::write(&file, &key.private).unwrap();
         lab.kubectl(&["create", "namespace", NAMESPACE]);

@@ -24,7 +24,6 @@ mod faulty_provision;
 #[cfg(feature = "lab")]
 pub mod lab;
 mod nvmet;
-pub mod routeros;
 pub mod sanity;
 mod sim;
 mod storage;
@@ -35,6 +34,7 @@ pub mod vm;
 mod wish;
 pub mod world;
 
+pub use bowline_routeros as routeros;
 pub use clock::TestClock;
 pub use dice::Dice;
 pub use fate::{Fate, Luck, Step};

@@ -1,6 +1,6 @@
 //! Bowline in four machines: storage over the kernel's NVMe target, a controller that is none of the others, two nodes.
 
-use super::{Plan, Running, VmLab, example};
+use super::{Plan, Running, VmLab};
 use crate::driver::{Driver, How};
 use bowline_csi::wire;
 use std::collections::HashMap;
@@ -21,10 +21,10 @@ enum Storage {
 }
 
 /// Where a device has its files, on the machine `target`.
-const FILES: &str = "/data/device";
+const DEVICE: &str = "/data/device";
 const PASSWORD: &str = "open, sesame";
-/// What a device says when it serves, before the fingerprint.
-const HOST_KEY: &str = "host key ";
+/// What a device says before its fingerprint.
+const HOST_KEY: &str = "host key  ";
 
 /// The machines and the processes in them: `target`, `control`, `a` and `b`.
 pub struct Site {
@@ -49,7 +49,7 @@ impl Site {
 
     /// The same, with a simulated RouterOS device instead of an agent.
     pub fn with_device(plan: Plan, bowline: &Path) -> Option<Self> {
-        Self::start_over(Storage::Device, plan.with(example("routeros")), bowline)
+        Self::start_over(Storage::Device, plan, bowline)
     }
 
     fn start_over(storage: Storage, plan: Plan, bowline: &Path) -> Option<Self> {
@@ -68,6 +68,9 @@ impl Site {
         let mut site = Self { lab, control, a, b, storage, certificates, running: HashMap::new() };
         for machine in ["target", "control"] {
             site.bring_certificates(machine);
+        }
+        if storage == Storage::Device {
+            site.lab.vm("target").put("/run/password", PASSWORD.as_bytes());
         }
         site.begin("target");
         if storage == Storage::Device {
@@ -114,7 +117,9 @@ impl Site {
                  --nvme-listen 10.77.0.1:4420 --overcommit 10 --http off"
                     .to_owned()
             }
-            ("target", Storage::Device) => format!("routeros 10.77.0.1:22 {FILES} bowline '{PASSWORD}'"),
+            ("target", Storage::Device) => format!(
+                "bowline lab routeros --fast --listen 10.77.0.1:22 --directory {DEVICE} --password-file /run/password --export 10.77.0.1"
+            ),
             ("control", _) => format!(
                 "bowline up --data /var/bowline --node control --target none {agent} --peer a --peer b --max-volumes 256 --http off"
             ),
@@ -134,8 +139,7 @@ impl Site {
             "mkdir -p /run/points; export BOWLINE_FAILPOINTS=/run/points; exec {command} 2>&1"
         ));
         let is_device = machine == "target" && self.storage == Storage::Device;
-        let is_there =
-            if is_device { |out: &str| out.contains(HOST_KEY) && out.ends_with('\n') } else { is_up };
+        let is_there = if is_device { |out: &str| out.contains("Ctrl-C ends it") } else { is_up };
         running.wait_until(&format!("the process of {machine}"), SOON, is_there);
         self.running.insert(machine, running);
     }
@@ -167,8 +171,10 @@ impl Site {
         match self.storage {
             Storage::Agent => format!("/data/volumes/vol-{volume}.data"),
             Storage::Device => {
-                let found =
-                    self.lab.vm("target").sh(&format!("ls {FILES}/storage-pool/bowline/{volume}.*.img"));
+                let found = self
+                    .lab
+                    .vm("target")
+                    .sh(&format!("ls {DEVICE}/files/storage-pool/bowline/{volume}.*.img"));
                 found.trim().to_owned()
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -60,41 +61,50 @@ impl Files {
     }
 
     /// Makes an empty file.
-    pub(super) fn make(&mut self, name: &str, size: u64) {
+    pub(super) fn make(&mut self, name: &str, size: u64) -> io::Result<()> {
         if let Some(place) = self.place(name) {
-            fs::create_dir_all(place.parent().unwrap()).unwrap();
-            File::create(&place).unwrap().set_len(size).unwrap();
+            fs::create_dir_all(place.parent().unwrap_or(&place))?;
+            if let Err(error) = File::create(&place)?.set_len(size) {
+                fs::remove_file(place)?;
+                return Err(error);
+            }
         }
         let kept = Kept { size, bytes: vec![], changed: self.tick() };
         self.kept.insert(name.to_owned(), kept);
+        Ok(())
     }
 
     /// Makes a copy, which may be larger.
-    pub(super) fn copy(&mut self, from: &str, to: &str, size: u64) {
+    pub(super) fn copy(&mut self, from: &str, to: &str, size: u64) -> io::Result<()> {
         let bytes = self.kept[from].bytes.clone();
-        self.make(to, size);
-        if let (Some(from), Some(to)) = (self.place(from), self.place(to)) {
-            fs::copy(from, &to).unwrap();
-            File::options().write(true).open(to).unwrap().set_len(size).unwrap();
+        self.make(to, size)?;
+        if let (Some(from), Some(place)) = (self.place(from), self.place(to))
+            && let Err(error) = copy_bytes(&from, &place, size)
+        {
+            self.remove(to)?;
+            return Err(error);
         }
         self.kept.get_mut(to).unwrap().bytes = bytes;
+        Ok(())
     }
 
-    pub(super) fn resize(&mut self, name: &str, size: u64) {
+    pub(super) fn resize(&mut self, name: &str, size: u64) -> io::Result<()> {
         if let Some(place) = self.place(name) {
-            File::options().write(true).open(place).unwrap().set_len(size).unwrap();
+            File::options().write(true).open(place)?.set_len(size)?;
         }
         let changed = self.tick();
         let kept = self.kept.get_mut(name).unwrap();
         (kept.size, kept.changed) = (size, changed);
         kept.bytes.truncate(usize::try_from(size).unwrap());
+        Ok(())
     }
 
-    pub(super) fn remove(&mut self, name: &str) {
+    pub(super) fn remove(&mut self, name: &str) -> io::Result<()> {
         if let Some(place) = self.place(name) {
-            fs::remove_file(place).unwrap();
+            fs::remove_file(place)?;
         }
         self.kept.remove(name);
+        Ok(())
     }
 
     pub(super) fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) {
@@ -127,4 +137,9 @@ impl Files {
         self.changes += 1;
         self.changes
     }
+}
+
+fn copy_bytes(from: &Path, to: &Path, size: u64) -> io::Result<()> {
+    fs::copy(from, to)?;
+    File::options().write(true).open(to)?.set_len(size)
 }

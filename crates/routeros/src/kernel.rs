@@ -147,8 +147,8 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SimNvmet;
-    use crate::routeros::Firmware;
+    use crate::Firmware;
+    use bowline_testkit::SimNvmet;
     use std::collections::{BTreeMap, BTreeSet};
 
     const SIZE: u64 = 1 << 20;

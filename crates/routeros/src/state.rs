@@ -6,6 +6,7 @@ use super::files::Files;
 use super::firmware::{Firmware, Nothing};
 use super::print::{self, Row};
 use super::size;
+use std::io;
 
 /// What NQNs of exports begin with unless the command names one.
 const NQN: &str = "nqn.2000-02.com.mikrotik:";
@@ -59,6 +60,18 @@ impl Refusal {
             Self::Complaint(text) => return text.clone(),
         };
         format!("{}{what}", if firmware.says_failure { "failure: " } else { "" })
+    }
+}
+
+/// What the machine says that stands for the device, where that has real files.
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Self::NoSpace
+            }
+            _ => Self::Complaint(error.to_string()),
+        }
     }
 }
 
@@ -282,8 +295,8 @@ impl State {
             return Err(Refusal::NoSpace);
         }
         match source {
-            Some(source) if !half => self.files.copy(&source.file, file, size),
-            _ => self.files.make(file, size),
+            Some(source) if !half => self.files.copy(&source.file, file, size)?,
+            _ => self.files.make(file, size)?,
         }
         Ok(size)
     }
@@ -327,7 +340,7 @@ impl State {
             return Err(Refusal::NoSpace);
         }
         if size != disk.size {
-            self.files.resize(&disk.file, size);
+            self.files.resize(&disk.file, size)?;
         }
         let disk = &mut self.disks[at];
         disk.size = size;
@@ -364,7 +377,7 @@ impl State {
             return Err(Refusal::InUse);
         }
         for name in chosen {
-            self.files.remove(name);
+            self.files.remove(name)?;
         }
         Ok(())
     }

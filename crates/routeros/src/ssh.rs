@@ -113,14 +113,17 @@ struct Desk {
 
 impl SshServer {
     /// Serves on a free port of this machine, with a host key of its own.
+    ///
+    /// # Panics
+    /// If it has none.
     pub async fn start(device: RouterOs, login: Login) -> Self {
-        Self::start_at(device, login, SocketAddr::from(([127, 0, 0, 1], 0))).await
+        Self::start_at(device, login, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap()
     }
 
     /// The same, where others can reach it.
-    pub async fn start_at(device: RouterOs, login: Login, address: SocketAddr) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
-        let address = listener.local_addr().unwrap();
+    pub async fn start_at(device: RouterOs, login: Login, address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             device,
             login,
@@ -130,7 +133,7 @@ impl SshServer {
             desk: Mutex::default(),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
-        Self { shared, address, accepting }
+        Ok(Self { shared, address, accepting })
     }
 
     /// Where it listens.
