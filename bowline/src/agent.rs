@@ -315,7 +315,11 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     tokio::spawn(measure(Arc::clone(&target), Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
     let kind = target.kind().to_owned();
-    let server = AgentServer::new(target, kind, env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
+    let mut server =
+        AgentServer::new(target, kind, env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
+    if let Some(device) = opening.device {
+        server = server.of_storage(device.storage());
+    }
     let _ = progress.send_replace(Ok(()));
     if let Err(error) = notify::notify(State::Ready) {
         tracing::warn!(%error, "nobody could be told that it is ready");

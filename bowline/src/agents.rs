@@ -156,7 +156,7 @@ impl Agents {
                     AgentClient::connect(self.place(agent)?, Some(&agent.target), ClientSettings::default())
                         .await?;
                 client.must_be(&was).with_context(replaced)?;
-                let is = client.installation().to_owned();
+                let is = client.storage().to_owned();
                 (Arc::new(client), is)
             }
             Elsewhere::Device(device) => {

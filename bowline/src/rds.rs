@@ -152,6 +152,11 @@ impl Device {
         &self.identity
     }
 
+    /// The same, as an agent tells it: in one word.
+    pub(crate) fn storage(&self) -> String {
+        self.identity.trim_end().replacen(' ', "/", 1)
+    }
+
     pub(crate) async fn connect(&self) -> Result<RdsTarget, ConnectError> {
         let target = RdsTarget::connect(Arc::new(self.console.clone()), self.settings.clone()).await?;
         let _ = self.guarantee.set(target.guarantee());

@@ -11,8 +11,10 @@
 )]
 
 mod contents;
+mod death;
 mod faults;
 mod rds;
+mod rds_sweep;
 mod sanity;
 mod soak;
 mod sweep;

@@ -15,14 +15,14 @@ use tonic::Code;
 use crate::BOWLINE;
 
 /// A world with a device beside it.
-struct Rack {
-    world: World,
-    device: RouterOs,
+pub(crate) struct Rack {
+    pub(crate) world: World,
+    pub(crate) device: RouterOs,
     server: SshServer,
 }
 
 impl Rack {
-    async fn new(firmware: Firmware) -> Self {
+    pub(crate) async fn new(firmware: Firmware) -> Self {
         let (world, key) = (World::new(BOWLINE), KeyPair::new());
         fs::create_dir_all(world.path("data")).unwrap();
         fs::write(world.path("key"), &key.private).unwrap();
@@ -44,7 +44,7 @@ impl Rack {
     }
 
     /// Starts `bowline up` with the device in its configuration.
-    fn up(&self, host_key: Option<&str>) -> Daemon {
+    pub(crate) fn up(&self, host_key: Option<&str>) -> Daemon {
         self.up_with(host_key, &[])
     }
 
@@ -66,6 +66,15 @@ impl Rack {
 
     /// Starts an agent in front of the device, and `bowline up` that asks it.
     fn agent(&self) -> (Agent, Daemon) {
+        (self.agent_alone(), self.up_with_agent())
+    }
+
+    fn up_with_agent(&self) -> Daemon {
+        let agent = format!("box=unix://{}", self.world.path("agent.sock").display());
+        self.world.up(&["--target", "none", "--agent", &agent])
+    }
+
+    fn agent_alone(&self) -> Agent {
         let (file, socket) = (self.world.path("device.toml"), self.world.path("agent.sock"));
         fs::write(&file, self.table(Some(&self.pinned()))).unwrap();
         let listen = format!("unix://{}", socket.display());
@@ -76,10 +85,10 @@ impl Rack {
             .unwrap();
         let agent = Agent(child);
         wait_until("the agent to listen", || UnixStream::connect(&socket).ok());
-        (agent, self.world.up(&["--target", "none", "--agent", &format!("box={listen}")]))
+        agent
     }
 
-    fn pinned(&self) -> String {
+    pub(crate) fn pinned(&self) -> String {
         self.server.host_key().fingerprint()
     }
 
@@ -116,7 +125,11 @@ impl Drop for Agent {
     }
 }
 
-async fn create(driver: &mut Driver, name: &str, from: Option<&str>) -> Result<wire::Volume, tonic::Status> {
+pub(crate) async fn create(
+    driver: &mut Driver,
+    name: &str,
+    from: Option<&str>,
+) -> Result<wire::Volume, tonic::Status> {
     let request = wire::CreateVolumeRequest {
         name: name.to_owned(),
         capacity_range: Some(wire::CapacityRange { required_bytes: 64 * MIB, limit_bytes: 0 }),
@@ -182,6 +195,33 @@ async fn an_agent_in_front_of_a_device_names_its_exports_as_the_device_does() {
     driver.unpublish(&volume.volume_id, "worker-1").await.unwrap();
     driver.delete(&volume.volume_id).await.unwrap();
     assert_eq!((rack.device.slots(), rack.device.breaches()), (vec![], vec![]));
+    drop(agent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_was_replaced_behind_its_agent_proves_nothing() {
+    let rack = Rack::new(Firmware::default()).await;
+    let (agent, daemon) = rack.agent();
+    let mut driver = Driver::connect(&rack.world, &daemon).await;
+    let volume = create(&mut driver, "db", None).await.unwrap();
+    driver.publish(&volume, "worker-1", RWO, false).await.unwrap();
+    let doors = rack.device.doors();
+
+    // Somebody pins the key of the new device, under the old name and with the old installation.
+    drop(agent);
+    rack.server.set_host_key(KeyPair::new());
+    let agent = rack.agent_alone();
+    let (code, why) = refusal(driver.unpublish(&volume.volume_id, "worker-1").await);
+    assert!(code == Code::Unavailable && why.contains("other storage than before"), "{code}: {why}");
+    assert_eq!(rack.device.doors(), doors, "it may be another device, whose word is no proof about this one");
+    daemon.stop();
+    let daemon = rack.up_with_agent();
+    let log = rack.world.log("worker-1");
+    assert!(log.contains("if the storage was replaced on purpose"), "{log}");
+    let mut driver = Driver::connect(&rack.world, &daemon).await;
+    let (code, why) = refusal(driver.publish(&volume, "worker-2", RWO, false).await);
+    assert!(code == Code::Unavailable && why.contains("whom target box lets in"), "{code}: {why}");
+    assert_eq!(rack.device.doors(), doors);
     drop(agent);
 }
 

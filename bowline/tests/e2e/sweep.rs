@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
+use crate::death::{Attempt, Death, attempt};
 use crate::{BOWLINE, can_mount};
 use bowline_testkit::driver::{BLOCK, Driver, How, MIB, RWO, from_snapshot, from_volume};
 use bowline_testkit::say;
@@ -177,13 +178,6 @@ fn content(seen: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Where a process is to end: in a step, at the point of this name that comes after so many others of that name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Death {
-    point: String,
-    after: usize,
-}
-
 /// One life with a death in the step `at`, or with none. The points that the step passed, and those where the process
 /// died.
 async fn live(how: How, at: Step, death: Option<&Death>) -> (Vec<String>, Vec<String>) {
@@ -255,36 +249,15 @@ impl Scene {
         one: &mut Driver,
         known: &mut Known,
     ) -> Vec<String> {
-        let points = self.world.path("failpoints");
-        let (arm, stopped, log) = (points.join("arm"), points.join("stopped"), points.join("log"));
-        let before = fs::read_to_string(&log).unwrap_or_default().len();
-        if let Some(Death { point, after }) = death {
-            fs::write(&arm, format!("{point} {after}")).unwrap();
-        }
-        let begun = Instant::now();
-        let mut call = Box::pin(step(self.how, now, one, known));
-        while !stopped.exists() {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "{now:?} neither ends nor stops\n{}",
-                self.world.log("worker-1")
-            );
-            let short = Duration::from_millis(3);
-            if tokio::time::timeout(short, &mut call).await.is_ok() {
-                break;
-            }
-        }
-        drop(call);
-        let _ = fs::remove_file(&arm);
-        if let Ok(point) = fs::read_to_string(&stopped) {
+        let call = step(self.how, now, one, known);
+        let Attempt { passed, stopped } = attempt(&self.world, &format!("{now:?}"), death, call).await;
+        if let Some(point) = stopped {
             self.daemon.take().unwrap().kill();
-            fs::remove_file(&stopped).unwrap();
             self.deaths.push(point);
             self.daemon = Some(self.world.up(&[]));
             *one = self.connect().await;
         }
-        let log = fs::read_to_string(&log).unwrap_or_default();
-        log[before.min(log.len())..].lines().map(str::to_owned).collect()
+        passed
     }
 }
 
@@ -342,6 +315,8 @@ fn named_points() -> BTreeSet<String> {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("host.settle.before", "erases what a mkfs left that was killed in the middle: host/tests/kernel"),
     ("host.settle.after", "the same"),
+    ("rds.command.before", "a MikroTik device: rds_sweep.rs"),
+    ("rds.command.after", "the same"),
     ("host.attach-behind.before", "a reader over NVMe/TCP: target/tests/nvmet"),
     ("host.attach-behind.after", "the same"),
     ("nvmet.step.before", "exports over NVMe/TCP: target/tests/nvmet/crash.rs"),
@@ -358,7 +333,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// Every death there is in a step: first it is lived through once, to learn the points.
 async fn sweep(how: How, at: Step, deaths: &Mutex<BTreeMap<String, usize>>) -> usize {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let mut total = 0;
     let mut count = |died: Vec<String>| {
         total += died.len();
@@ -366,9 +340,7 @@ async fn sweep(how: How, at: Step, deaths: &Mutex<BTreeMap<String, usize>>) -> u
             *deaths.lock().unwrap().entry(point).or_default() += 1;
         }
     };
-    for point in live(how, at, None).await.0 {
-        let after = *counts.entry(point.clone()).and_modify(|count| *count += 1).or_insert(0);
-        let death = Death { point, after };
+    for death in Death::each(live(how, at, None).await.0) {
         // What is put off may come now or later, so a point need not be passed again.
         count(live(how, at, Some(&death)).await.1);
     }

@@ -201,11 +201,11 @@ async fn connect(
     let agent = agent.also_in(object.spec.topology.clone());
     let mut known = installation(object).to_owned();
     agent.must_be(&known)?;
-    if known != agent.installation() {
+    if known != agent.storage() {
         // With what was read: somebody else may have remembered another by now.
         let patch = serde_json::json!({
             "metadata": { "resourceVersion": object.resource_version() },
-            "status": { "installation": agent.installation() },
+            "status": { "installation": agent.storage() },
         });
         let api: Api<Target> = Api::all(client.clone());
         let written = api

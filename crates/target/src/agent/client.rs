@@ -107,7 +107,7 @@ pub enum ConnectError {
     /// It is the target, over other storage: what it says of volumes proves nothing about the ones that were there.
     #[error(
         "the agent at {place} serves target {target} from other storage than before (it says {}, and it was {expected}); \
-         is its disk mounted, and its directory the right one?",
+         is its disk mounted, its directory the right one, or was its device replaced?",
         if found.is_empty() { "nothing" } else { found }
     )]
     OtherStorage {
@@ -217,11 +217,17 @@ impl AgentClient {
         }
     }
 
+    /// What tells its storage from any other; empty if nothing does.
+    pub fn storage(&self) -> &str {
+        &self.what.storage
+    }
+
     /// Whether it is the storage that it was when somebody last heard of this target: an agent that was started over an empty
     /// directory never let anybody in, and would prove it. Nothing was heard if it is empty.
     pub fn must_be(&self, expected: &str) -> Result<(), ConnectError> {
-        let found = &self.what.installation;
-        if expected.is_empty() || expected == found {
+        let Described { storage: found, installation, .. } = &*self.what;
+        // Agents told no more than their installation before they knew of devices.
+        if expected.is_empty() || expected == found || expected == installation {
             return Ok(());
         }
         Err(ConnectError::OtherStorage {
@@ -239,7 +245,7 @@ impl AgentClient {
             request.metadata_mut().insert(TARGET_KEY, target);
         }
         // So is this: it was looked at when it was heard. An agent that said nothing is asked as before.
-        let storage = Some(self.what.installation.as_str()).filter(|told| !told.is_empty());
+        let storage = Some(self.what.storage.as_str()).filter(|told| !told.is_empty());
         if let Some(storage) = storage.and_then(|told| MetadataValue::try_from(told).ok()) {
             request.metadata_mut().insert(INSTALLATION_KEY, storage);
         }

@@ -255,15 +255,16 @@ pub struct Described {
     pub(crate) topology: BTreeMap<String, String>,
     pub(crate) version: String,
     pub(crate) installation: String,
+    pub(crate) storage: String,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) protocol: u32,
 }
 
 /// What tells one storage from another goes into headers, records and sentences.
-fn installation(text: String) -> Parsed<String> {
+fn identity(field: &'static str, text: String) -> Parsed<String> {
     if text.len() > INSTALLATION_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         let must = "must have at most 128 bytes, all of them letters, digits and signs";
-        return Err(Bad::Value { field: "installation", must });
+        return Err(Bad::Value { field, must });
     }
     Ok(text)
 }
@@ -283,7 +284,11 @@ pub fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
     if sizes.multiple == 0 {
         return Err(Bad::Value { field: "sizes.multiple", must: "must be above 0" });
     }
-    let installation = installation(answer.installation)?;
+    let installation = identity("installation", answer.installation)?;
+    let storage = match identity("storage", answer.storage)? {
+        told if told.is_empty() => installation.clone(),
+        told => told,
+    };
     let addresses = addresses(&answer.nvme_addresses)?;
     if installation.is_empty() && !addresses.is_empty() {
         // The names of its exports follow from it.
@@ -296,6 +301,7 @@ pub fn described(answer: wire::DescribeResponse) -> Parsed<Described> {
         topology: answer.topology.into_iter().collect(),
         version: answer.version,
         installation,
+        storage,
         addresses,
         protocol: answer.protocol.max(1),
     })
@@ -429,7 +435,11 @@ mod tests {
         for odd in ["a b", "a\nb", "ä", &"x".repeat(129)] {
             let error = described(told(odd)).unwrap_err().to_string();
             assert!(error.starts_with("installation must have at most 128 bytes"), "{error}");
+            let storage = wire::DescribeResponse { storage: odd.into(), ..told("i") };
+            let error = described(storage).unwrap_err().to_string();
+            assert!(error.starts_with("storage must have at most 128 bytes"), "{error}");
         }
+        assert_eq!(described(told("i")).map(|what| what.storage), Ok("i".to_owned()), "of an older agent");
     }
 
     #[test]

@@ -79,6 +79,13 @@ impl AgentServer {
         self
     }
 
+    /// Says more about what tells its storage from any other than the installation: which device it is, where those can be exchanged.
+    #[must_use]
+    pub fn of_storage(mut self, storage: impl Into<String>) -> Self {
+        self.service.storage = storage.into();
+        self
+    }
+
     /// With another clock than the machine's.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {

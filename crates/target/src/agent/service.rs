@@ -22,6 +22,7 @@ pub(crate) struct Service {
     pub(crate) target: Arc<dyn Provision>,
     pub(crate) kind: String,
     pub(crate) version: String,
+    pub(crate) storage: String,
     pub(crate) topology: BTreeMap<String, String>,
     pub(crate) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub(crate) protocol: u32,
@@ -34,9 +35,10 @@ fn bad(error: &Bad) -> Status {
 
 impl Service {
     pub(crate) fn new(target: Arc<dyn Provision>, kind: String, version: String) -> Self {
-        let topology = target.topology();
+        let (topology, storage) = (target.topology(), target.installation().to_owned());
         Self {
             target,
+            storage,
             kind,
             version,
             topology,
@@ -61,9 +63,9 @@ impl Service {
         }
         // Who does not say it was connected when nobody told it.
         let storage = request.metadata().get(INSTALLATION_KEY);
-        if storage.is_some_and(|meant| meant.as_bytes() != self.target.installation().as_bytes()) {
+        if storage.is_some_and(|meant| meant.as_bytes() != self.storage.as_bytes()) {
             return Err(Status::failed_precondition(format!(
-                "this is target {ours} over other storage than before; is its disk mounted?"
+                "this is target {ours} over other storage than before; is its disk mounted, or was its device replaced?"
             )));
         }
         Ok(request.into_inner())
@@ -148,6 +150,7 @@ impl Agent for Service {
             nvme_addresses: self.target.addresses().iter().map(ToString::to_string).collect(),
             clock: Some((self.clock)().as_millisecond()),
             protocol: self.protocol,
+            storage: self.storage.clone(),
         }))
     }
 

@@ -7,6 +7,7 @@ use super::disk::{Disk, StoredFile, disks, files};
 use super::fault::{self, Fault};
 use super::name::{Mark, NOBODY, Names, Seen};
 use crate::{ProvisionError, TargetError};
+use bowline_failpoint::pass;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -171,7 +172,10 @@ impl Device {
     /// Sends a command that changes something.
     pub(super) async fn send(&self, command: &str) -> Result<(), Trouble> {
         tracing::debug!(command, "sent to the device");
-        let said = self.console.run(command).await?;
+        pass("rds.command.before");
+        let said = self.console.run(command).await;
+        pass("rds.command.after");
+        let said = said?;
         fault::done(&said).map_err(Trouble::from)
     }
 
