@@ -17,7 +17,7 @@
 use crate::check::CheckError;
 use crate::command::CommandError;
 use crate::device::{BlockDevice, DeviceError, Open};
-use crate::direct::Direct;
+use crate::direct::{Direct, first_byte};
 use crate::host::Host;
 use crate::signature::{HEAD, Sample, TAIL, signatures};
 use crate::superblock::{Flaw, Found, superblocks};
@@ -170,7 +170,7 @@ impl Probed {
     /// Looks at a device, and keeps it.
     pub fn new(device: &Path) -> Result<Self, DeviceError> {
         let device = BlockDevice::open(device, Open::ReadAlone)?;
-        let state = examine(&sample(&device, HEAD, TAIL)?);
+        let state = examine(&telling(&device)?);
         Ok(Self { state, device })
     }
 
@@ -182,23 +182,44 @@ impl Probed {
 
 /// How much of a device lies behind its filesystem.
 pub(crate) fn unused(device: &Path) -> Result<u64, DeviceError> {
-    let sample = sample(&BlockDevice::open(device, Open::ReadAlone)?, HEAD, TAIL)?;
+    let sample = sample(&BlockDevice::open(device, Open::ReadAlone)?, SUPERBLOCKS, 0)?;
     Ok(match superblocks(&sample).first() {
         Some(Found::Whole(block)) => sample.size().saturating_sub(block.end),
         _ => 0,
     })
 }
 
+/// As much of a device as tells what it is. Where a filesystem is, what lies in it is its own, and need not be read; that a device is
+/// blank takes all of its beginning and its end.
+fn telling(device: &BlockDevice) -> Result<Sample, DeviceError> {
+    let first = sample(device, SUPERBLOCKS, 0)?;
+    match superblocks(&first).first() {
+        Some(Found::Whole(block)) if block.end >= first.size() => Ok(first),
+        Some(Found::Whole(block)) if block.end >= HEAD => more(device, &first, SUPERBLOCKS, TAIL),
+        _ => more(device, &first, HEAD, TAIL),
+    }
+}
+
 fn sample(device: &BlockDevice, head: u64, tail: u64) -> Result<Sample, DeviceError> {
-    let size = device.size()?;
-    let reader = Direct::new(&device.file);
-    let part = |from: u64, length: u64| {
+    more(device, &Sample::new(device.size()?, vec![], vec![]), head, tail)
+}
+
+/// The same device with more of its beginning, and this much of its end.
+fn more(device: &BlockDevice, known: &Sample, head: u64, tail: u64) -> Result<Sample, DeviceError> {
+    let (size, reader) = (known.size(), Direct::new(&device.file));
+    let part = |known: &[u8], from: u64, length: u64| {
         let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
-        reader.read_sparse(&mut bytes, from).map_err(|error| DeviceError::io(&device.path, error))?;
+        let kept = known.len().min(bytes.len());
+        let (old, new) = bytes.split_at_mut(kept);
+        if first_byte(known).is_some() {
+            old.copy_from_slice(known.get(..old.len()).unwrap_or_default());
+        }
+        let from = from + old.len() as u64;
+        reader.read_sparse(new, from).map_err(|error| DeviceError::io(&device.path, error))?;
         Ok(bytes)
     };
     let tail = size.min(tail);
-    Ok(Sample::new(size, part(0, size.min(head))?, part(size - tail, tail)?))
+    Ok(Sample::new(size, part(known.head(), 0, size.min(head))?, part(&[], size - tail, tail)?))
 }
 
 /// As much of the beginning as has the superblock of every filesystem that is made here.

@@ -17,9 +17,14 @@ pub const HEAD: u64 = 4 << 20;
 pub const TAIL: u64 = 1 << 20;
 
 impl Sample {
-    /// Of a device with this size: its first [`HEAD`] and its last [`TAIL`] bytes, or all it has.
+    /// Of a device with this size: its first [`HEAD`] and its last [`TAIL`] bytes, or all it has; less where that tells enough.
     pub fn new(size: u64, head: Vec<u8>, tail: Vec<u8>) -> Self {
         Self { size, head, tail }
+    }
+
+    /// Its beginning, as far as it was read.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.head
     }
 
     /// The device's size.

@@ -206,6 +206,21 @@ fn a_filesystem_with_a_signature_in_its_users_data_is_still_itself() {
 }
 
 #[test]
+fn what_lies_behind_a_filesystem_that_does_not_fill_its_device_is_seen() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let device = lab.device("volume", 32 << 20);
+    let path = device.path.to_str().unwrap();
+    for size in ["3M", "16M"] {
+        lab.host.programs.run("mkfs.ext4", &["-q", "-F", path, size]).unwrap();
+        assert!(matches!(probe(&device.path).unwrap(), State::Formatted { fs: FsType::Ext4, .. }), "{size}");
+        overwrite(&device.path, (32 << 20) - 512, b"EFI PART");
+        let expected = Unclear::Several { fs: FsType::Ext4, other: "a GPT partition table" };
+        assert_eq!(probe(&device.path).unwrap(), State::Unclear(expected), "{size}");
+        overwrite(&device.path, (32 << 20) - 512, &[0; 8]);
+    }
+}
+
+#[test]
 fn a_device_that_somebody_has_to_himself_is_not_formatted() {
     let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
     let device = lab.device("volume", 32 << 20);
