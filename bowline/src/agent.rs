@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use crate::config::{ConfigError, Http, Ratio, absolute_path, hostname};
 use crate::kubelet::answer_probes;
 use crate::notify::{self, State};
-use crate::nvme::{self, NvmeAddress};
+use crate::nvme::{self, NvmeAddress, NvmePlace};
 use crate::rds::{Device, DeviceConfig, Devices};
 use crate::size::Size;
 use crate::up::{stopped, until};
@@ -46,6 +46,7 @@ const MEASURE: Duration = Duration::from_secs(15);
     bowline target --id file-worker-1 --directory /var/lib/bowline/volumes --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
     bowline target --id try --directory /tmp/volumes --listen unix:///tmp/try.sock\n  \
     bowline target --id nvme-1 --directory /srv/volumes --export nvmet --nvme-listen 10.0.0.1:4420 --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
+    bowline target --id nvme-1 --directory /srv/volumes --export nvmet --nvme-listen 10.1.0.0/24,10.2.0.0/24 --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
     bowline target --id box --device /etc/bowline/box.toml --listen 0.0.0.0:9460 --tls /etc/bowline/tls\n  \
     bowline target init /etc/bowline/certificates\n\n\
     The directory of --tls holds ca.crt, tls.crt and tls.key. The name in the agent's certificate is \
@@ -78,11 +79,12 @@ pub struct TargetArgs {
     #[arg(long, env = "BOWLINE_EXPORT", value_enum, default_value_t = Export::Loop, value_name = "loop|nvmet", hide_possible_values = true)]
     pub export: Export,
 
-    /// Where this machine's kernel listens for NVMe/TCP, and where nodes are told to connect: IP, or IP:PORT; several with commas.
-    #[arg(long, env = "BOWLINE_NVME_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
+    /// Where this machine's kernel listens for NVMe/TCP, and where nodes are told to connect: IP, or IP:PORT, or a network
+    /// (10.1.0.0/24) for the addresses that this machine has in it; several with commas.
+    #[arg(long, env = "BOWLINE_NVME_LISTEN", value_name = "ADDRESS|NETWORK", value_delimiter = ',')]
     pub nvme_listen: Vec<NvmeAddress>,
 
-    /// The port of those addresses that name none.
+    /// The port of those addresses that name none, and of networks.
     #[arg(long, env = "BOWLINE_NVME_PORT", value_name = "PORT", default_value_t = 4420)]
     pub nvme_port: u16,
 
@@ -152,7 +154,7 @@ pub struct TargetConfig {
     /// How much may be promised.
     pub policy: Policy,
     /// Where the kernel listens for NVMe/TCP; nowhere if volumes are not exported.
-    pub nvme: Vec<SocketAddr>,
+    pub nvme: Vec<NvmePlace>,
     /// Where health is told, if at all.
     pub http: Option<SocketAddr>,
 }
@@ -190,8 +192,8 @@ impl TargetConfig {
         let (Some(id), Some(storage), Some(listen)) = (args.id, storage, args.listen) else {
             return Err(wrong("target", "--id, --directory and --listen are needed"));
         };
-        let nvme: Vec<SocketAddr> = args.nvme_listen.iter().map(|one| one.with(args.nvme_port)).collect();
-        nvme::check_addresses(args.export, &nvme).map_err(|error| wrong("--nvme-listen", &error))?;
+        let nvme: Vec<_> = args.nvme_listen.iter().map(|one| one.with(args.nvme_port)).collect();
+        nvme::check_places(args.export, &nvme).map_err(|error| wrong("--nvme-listen", &error))?;
         if let (Listen::Address(address), None) = (&listen, &args.tls) {
             let error = "an address needs --tls, a directory with ca.crt, tls.crt and tls.key; without certificates \
                          only a unix socket is served";
@@ -344,8 +346,8 @@ struct Opening<'a> {
 impl Opening<'_> {
     /// The target; `None` if it was told to stop before it could be opened.
     ///
-    /// What an export over NVMe/TCP misses (a module, a disk that is not mounted, a device that does not answer) may come later, and whoever waits
-    /// for it sits at the controller: so the agent stays, tells everybody who asks what it is, and tries again. On a socket there is nobody else to
+    /// What an export over NVMe/TCP misses (a module, an address, a disk that is not mounted, a device that does not answer) may come later, and whoever
+    /// waits for it sits at the controller: so the agent stays, tells everybody who asks what it is, and tries again. On a socket there is nobody else to
     /// tell, and it ends.
     async fn opened(
         &self,
@@ -412,12 +414,12 @@ async fn open_directory(config: &TargetConfig, directory: &Path) -> Result<FileT
         policy: config.policy,
     };
     let host = Host::new(Roots::default(), bowline_host::command::Programs::default());
-    let addresses = config.nvme.clone();
+    let places = config.nvme.clone();
     let open = move || -> Result<FileTarget> {
-        if addresses.is_empty() {
+        if places.is_empty() {
             return Ok(FileTarget::open(settings, host)?);
         }
-        let nvmet = nvme::prepare(&host, &settings.directory, addresses)?;
+        let nvmet = nvme::prepare(&host, &settings.directory, &places)?;
         Ok(FileTarget::open_exported(settings, nvmet, host)?)
     };
     tokio::task::spawn_blocking(open).await?
@@ -512,72 +514,4 @@ async fn measure(target: Arc<dyn Provision>, gauges: Gauges) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    fn load(typed: &[&str]) -> Result<TargetConfig, String> {
-        let base = ["bowline", "target", "--id", "file-a", "--directory", "/v", "--host-name", "worker-1"];
-        let cli =
-            crate::args::Cli::try_parse_from([&base, typed].concat()).map_err(|error| error.to_string())?;
-        let crate::args::Command::Target(args) = cli.command else { panic!("not target") };
-        TargetConfig::load(args).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn an_address_is_never_served_without_certificates() {
-        let error = load(&["--listen", "0.0.0.0:9460"]).unwrap_err();
-        assert!(error.contains("needs --tls"), "{error}");
-        let config = load(&["--listen", "0.0.0.0:9460", "--tls", "/tls", "--topology", "zone=z1"]).unwrap();
-        assert_eq!(config.topology, BTreeMap::from([("zone".to_owned(), "z1".to_owned())]));
-        assert_eq!(config.http, Some("127.0.0.1:8462".parse().unwrap()));
-        let config = load(&["--listen", "unix:///run/x.sock", "--http", "off"]).unwrap();
-        assert_eq!((config.http, config.host_name.as_str()), (None, "worker-1"));
-        assert_eq!(config.nvme, []);
-        let exported =
-            ["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "10.0.0.1:4420,[fd00::1]:4420"];
-        assert_eq!(load(&exported).unwrap().nvme.len(), 2);
-        let bare =
-            ["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "10.0.0.1,fd00::1,[fd00::2]:9"];
-        let at =
-            |typed: &[&str]| load(typed).unwrap().nvme.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(at(&bare), ["10.0.0.1:4420", "[fd00::1]:4420", "[fd00::2]:9"]);
-        let ported = [&bare[..], &["--nvme-port", "4430"]].concat();
-        assert_eq!(at(&ported), ["10.0.0.1:4430", "[fd00::1]:4430", "[fd00::2]:9"]);
-    }
-
-    #[test]
-    fn what_cannot_be_meant_is_refused_with_what_to_write() {
-        for (typed, told) in [
-            (&["--listen", "here"][..], "neither an address"),
-            (&["--listen", "unix://x"], "no absolute path"),
-            (&["--listen", "/x.sock", "--topology", "zone"], "KEY=VALUE"),
-            (&["--listen", "/x.sock", "--topology", "zone=a b"], "can be no label"),
-            (&["--listen", "/x.sock", "--topology", "z=a", "--topology", "z=b"], "names it twice"),
-            (&["--listen", "/x.sock", "--topology", "topology.bowline.storage/host=x"], "--host-name does"),
-            (&["--listen", "/x.sock", "--export", "nvmet"], "--export nvmet needs it"),
-            (&["--listen", "/x.sock", "--nvme-listen", "10.0.0.1:4420"], "it is for --export nvmet"),
-            (
-                &["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "0.0.0.0:4420"],
-                "nowhere that a node",
-            ),
-            (
-                &[
-                    "--listen",
-                    "/x.sock",
-                    "--export",
-                    "nvmet",
-                    "--nvme-listen",
-                    "[fd00::1]:4420,[fd00::1]:4420",
-                ],
-                "named twice",
-            ),
-            (&["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", "eth0"], "is no address"),
-            (&["--listen", "/x.sock", "--export", "nvmet", "--nvme-listen", ""], "is no address"),
-            (&["--export", "loop"], "required arguments were not provided"),
-        ] {
-            let error = load(typed).unwrap_err();
-            assert!(error.contains(told), "{error}");
-        }
-    }
-}
+mod tests;

@@ -4,7 +4,10 @@ use anyhow::{Context, Result, bail};
 use bowline_host::Host;
 use bowline_host::doctor::{Finding, Presence};
 use bowline_host::file::{Abilities, abilities};
+use bowline_host::interface;
+use bowline_host::network::Network;
 use bowline_target::nvmet::{Configfs, Settings};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
@@ -13,7 +16,9 @@ use std::sync::Arc;
 use crate::agent::Export;
 
 /// Loads what is missing, and says what still is.
-pub(crate) fn prepare(host: &Host, directory: &Path, addresses: Vec<SocketAddr>) -> Result<Settings> {
+pub(crate) fn prepare(host: &Host, directory: &Path, places: &[NvmePlace]) -> Result<Settings> {
+    // First, because it changes nothing.
+    let addresses = resolve(places, || Ok(interface::addresses()?))?;
     if let Some(missing) = missing(&host.load_nvme_target()) {
         bail!("this machine cannot export volumes over NVMe/TCP: {missing}");
     }
@@ -23,6 +28,7 @@ pub(crate) fn prepare(host: &Host, directory: &Path, addresses: Vec<SocketAddr>)
         bail!("volumes in {} cannot be exported over NVMe/TCP: {lacking}", directory.display());
     }
     let tree = Arc::new(Configfs::new(host.roots.sys.join("kernel/config/nvmet")));
+    tracing::info!(?addresses, "exports are reached over NVMe/TCP");
     Ok(Settings { tree, addresses, patience: Settings::PATIENCE })
 }
 
@@ -57,13 +63,16 @@ pub enum NvmeAddress {
     Bare(IpAddr),
     /// At this port.
     Whole(SocketAddr),
+    /// At the addresses of this machine in a network, and the port of all that name none.
+    Network(Network),
 }
 
 impl NvmeAddress {
-    pub(crate) fn with(self, port: u16) -> SocketAddr {
+    pub(crate) fn with(self, port: u16) -> NvmePlace {
         match self {
-            Self::Bare(address) => SocketAddr::new(address, port),
-            Self::Whole(address) => address,
+            Self::Bare(address) => NvmePlace::At(SocketAddr::new(address, port)),
+            Self::Whole(address) => NvmePlace::At(address),
+            Self::Network(network) => NvmePlace::In(network, port),
         }
     }
 }
@@ -72,39 +81,108 @@ impl FromStr for NvmeAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains('/') {
+            return text.parse().map(Self::Network).map_err(|error| format!("{error}"));
+        }
         let whole = || text.parse().map(Self::Whole).ok();
         let bare = || text.parse().map(Self::Bare).ok();
-        whole()
-            .or_else(bare)
-            .ok_or_else(|| format!("{text:?} is no address; write 10.0.0.1 or 10.0.0.1:4420"))
+        whole().or_else(bare).ok_or_else(|| {
+            format!("{text:?} is no address; write 10.0.0.1, 10.0.0.1:4420 or a network, 10.0.0.0/24")
+        })
+    }
+}
+
+/// Where the kernel is to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NvmePlace {
+    /// At this address.
+    At(SocketAddr),
+    /// At every address of this machine in this network, with this port.
+    In(Network, u16),
+}
+
+impl fmt::Display for NvmePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(address) => address.fmt(f),
+            Self::In(network, port) => write!(f, "{network} with port {port}"),
+        }
     }
 }
 
 /// Nodes are told these very addresses, so they must be ones that can be connected to.
-pub(crate) fn check_addresses(export: Export, addresses: &[SocketAddr]) -> Result<(), String> {
-    match (export, addresses) {
+pub(crate) fn check_places(export: Export, places: &[NvmePlace]) -> Result<(), String> {
+    match (export, places) {
         (Export::Loop, []) => return Ok(()),
         (Export::Loop, _) => return Err("it is for --export nvmet".to_owned()),
         (Export::Nvmet, []) => {
             return Err(
                 "--export nvmet needs it: an address of this machine that nodes can reach, with its port \
-                        (10.0.0.1:4420)"
+                        (10.0.0.1:4420), or its network (10.0.0.0/24)"
                     .to_owned(),
             );
         }
         (Export::Nvmet, _) => {}
     }
-    for (at, address) in addresses.iter().enumerate() {
-        if address.ip().is_unspecified() || address.port() == 0 {
+    for (at, place) in places.iter().enumerate() {
+        let is_nowhere = match place {
+            NvmePlace::At(address) => address.ip().is_unspecified() || address.port() == 0,
+            NvmePlace::In(_, port) => *port == 0,
+        };
+        if is_nowhere {
             return Err(format!(
-                "{address} is nowhere that a node could connect to; name the address and the port"
+                "{place} is nowhere that a node could connect to; name the address and the port"
             ));
         }
-        if addresses.iter().take(at).any(|other| other == address) {
-            return Err(format!("{address} is named twice"));
+        if places.iter().take(at).any(|other| other == place) {
+            return Err(format!("{place} is named twice"));
         }
     }
     Ok(())
+}
+
+/// How many addresses a sentence names.
+const NAMED: usize = 20;
+
+/// The addresses of all places, each once. Which ones this machine has is asked only if a network is among the places. One in which it has
+/// none is an error and not a path less: nobody would notice that.
+fn resolve(places: &[NvmePlace], machine: impl FnOnce() -> Result<Vec<IpAddr>>) -> Result<Vec<SocketAddr>> {
+    let has_networks = places.iter().any(|place| matches!(place, NvmePlace::In(..)));
+    let machine = if has_networks { machine()? } else { vec![] };
+    let mut addresses = Vec::new();
+    for place in places {
+        let found = match place {
+            NvmePlace::At(address) => vec![*address],
+            NvmePlace::In(network, port) => {
+                let meant = network.of(&machine);
+                if meant.is_empty() {
+                    let has = sentence(machine);
+                    bail!(
+                        "--nvme-listen {network}: this machine has no address in that network; it has {has}"
+                    );
+                }
+                meant.into_iter().map(|address| SocketAddr::new(address, *port)).collect()
+            }
+        };
+        for address in found {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    Ok(addresses)
+}
+
+/// In one order, so that it is the same sentence as long as nothing changes.
+fn sentence(mut addresses: Vec<IpAddr>) -> String {
+    addresses.sort();
+    addresses.dedup();
+    let named: Vec<_> = addresses.iter().take(NAMED).map(ToString::to_string).collect();
+    match addresses.len().saturating_sub(NAMED) {
+        _ if named.is_empty() => "none at all".to_owned(),
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -120,12 +198,12 @@ mod tests {
             bowline_host::command::Programs::default(),
         );
         host.programs.path = vec![place.path().to_owned()];
-        let error = prepare(&host, &place.path().join("v"), vec![]).unwrap_err().to_string();
+        let error = prepare(&host, &place.path().join("v"), &[]).unwrap_err().to_string();
         for words in ["configfs", "mount -t configfs none", "modprobe nvmet)", "modprobe nvmet-tcp"] {
             assert!(error.contains(words), "{error}");
         }
         std::fs::create_dir_all(place.path().join("kernel/config/nvmet")).unwrap();
-        let error = prepare(&host, &place.path().join("v"), vec![]).unwrap_err().to_string();
+        let error = prepare(&host, &place.path().join("v"), &[]).unwrap_err().to_string();
         assert!(error.contains("modprobe nvmet-tcp") && !error.contains("configfs"), "{error}");
     }
 
@@ -135,5 +213,63 @@ mod tests {
         assert_eq!(told(true, true), None);
         assert!(told(false, true).unwrap().contains("reflink"));
         assert!(told(true, false).unwrap().contains("O_DIRECT") && told(false, false).is_some());
+    }
+
+    fn places(typed: &[&str]) -> Vec<NvmePlace> {
+        typed.iter().map(|text| text.parse::<NvmeAddress>().unwrap().with(4420)).collect()
+    }
+
+    fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_network_stands_for_the_addresses_of_this_machine_in_it_and_each_counts_once() {
+        let machine = ["127.0.0.1", "10.2.0.5", "10.1.0.9", "10.1.0.5", "fd00:1::5", "fe80::5"];
+        for (typed, expected) in [
+            (&["10.1.0.0/24"][..], &["10.1.0.5:4420", "10.1.0.9:4420"][..]),
+            (&["10.2.0.0/24", "10.1.0.9/32"], &["10.2.0.5:4420", "10.1.0.9:4420"]),
+            (&["fd00:1::/64"], &["[fd00:1::5]:4420"]),
+            (&["10.1.0.0/24", "10.1.0.0/16"], &["10.1.0.5:4420", "10.1.0.9:4420"]),
+            (&["10.1.0.9", "10.1.0.0/24"], &["10.1.0.9:4420", "10.1.0.5:4420"]),
+            (&["10.2.0.0/24", "10.2.0.5:4420"], &["10.2.0.5:4420"]),
+            (&["10.2.0.0/24", "10.2.0.5:9"], &["10.2.0.5:4420", "10.2.0.5:9"]),
+            (&["127.0.0.0/8"], &["127.0.0.1:4420"]),
+            // An address that is named is taken as it is: this machine may get it later.
+            (&["10.9.0.1"], &["10.9.0.1:4420"]),
+        ] {
+            let found = resolve(&places(typed), || Ok(addresses(&machine))).unwrap();
+            let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+            assert_eq!(found, expected, "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn a_network_without_an_address_is_named_with_what_this_machine_has() {
+        let lone = ["fe80::5", "10.1.0.5", "127.0.0.1", "127.0.0.1"];
+        let many: Vec<String> = (1..=23).map(|last| format!("10.1.0.{last}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        for (typed, machine, told) in [
+            (
+                &["10.1.0.0/24", "10.9.0.0/24"][..],
+                &lone[..],
+                "--nvme-listen 10.9.0.0/24: this machine has no address in that network; it has 10.1.0.5, 127.0.0.1, fe80::5",
+            ),
+            (&["126.0.0.0/7"], &lone, "--nvme-listen 126.0.0.0/7: this machine has no address"),
+            (&["fd00:1::/64"], &[], "it has none at all"),
+            (&["10.9.0.0/24"], &many, "it has 10.1.0.1, 10.1.0.2, "),
+            (&["10.9.0.0/24"], &many, "10.1.0.20 and 3 more"),
+        ] {
+            let error = resolve(&places(typed), || Ok(addresses(machine))).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    /// As it was before there were networks: whoever names addresses does not depend on what the kernel says of its interfaces.
+    #[test]
+    fn the_machine_is_asked_only_if_a_network_is_named() {
+        let unasked = || -> Result<Vec<IpAddr>> { bail!("asked") };
+        assert_eq!(resolve(&places(&["10.1.0.5", "[fd00::1]:9"]), unasked).unwrap().len(), 2);
+        assert_eq!(resolve(&places(&["10.1.0.0/24"]), unasked).unwrap_err().to_string(), "asked");
     }
 }

@@ -203,12 +203,23 @@ async fn a_machine_that_cannot_export_stays_and_tells_its_controller_what_is_mis
         );
         return;
     }
+    stays_and_tells("127.0.0.1", "the module nvmet is not loaded; modprobe nvmet").await;
+}
+
+/// The network is a reserved one, which no machine has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_without_an_address_in_the_network_stays_and_tells_its_controller_which() {
+    let missing = "--nvme-listen 240.1.2.0/24: this machine has no address in that network; it has ";
+    stays_and_tells("127.0.0.0/8,240.1.2.0/24", missing).await;
+}
+
+async fn stays_and_tells(nvme_listen: &str, missing: &str) {
     let place = tempfile::tempdir().unwrap();
     let path = |name: &str| place.path().join(name);
     init(&path("made"));
     let (port, http) = (free_port(), free_port());
     let child = Command::new(BOWLINE)
-        .args(["target", "--id", "a", "--export", "nvmet", "--nvme-listen", "127.0.0.1"])
+        .args(["target", "--id", "a", "--export", "nvmet", "--nvme-listen", nvme_listen])
         .args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{http}")])
         .arg("--directory")
         .arg(path("volumes"))
@@ -219,7 +230,6 @@ async fn a_machine_that_cannot_export_stays_and_tells_its_controller_what_is_mis
         .spawn()
         .unwrap();
     let mut agent = Running(child);
-    let missing = "the module nvmet is not loaded; modprobe nvmet";
     let told = || get(http, "/readyz").filter(|answer| answer.contains(missing));
     let answer = wait_until("the agent to say what is missing", told);
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");

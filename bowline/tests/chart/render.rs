@@ -26,6 +26,10 @@ pub(crate) const CASES: &[(&str, &str)] = &[
          storageClasses: [{ name: bowline-nvme, fsType: xfs, volumeBindingMode: Immediate, parameters: { kind: nvmet } }]",
     ),
     (
+        "storage over NVMe/TCP in networks of its own",
+        "nvmeTarget: { enabled: true, networks: [10.1.0.0/24, 'fd00:1::/64'] }",
+    ),
+    (
         "agents over NVMe/TCP outside the cluster",
         "node: { nvme: { enabled: true } }\nmetrics: { hostAddress: 127.0.0.1 }\n\
          nvmeTarget: { loadModules: false }\n\

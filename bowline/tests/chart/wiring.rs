@@ -210,3 +210,20 @@ fn the_agent_for_nvme_sees_the_kernel_and_its_directory_and_is_told_where_it_is(
     assert_eq!(selector, "true", "only on nodes that somebody chose");
     assert!(!chart.render("").iter().any(|document| text(document, "/metadata/name").contains("nvme")));
 }
+
+#[test]
+fn the_agent_for_nvme_listens_at_its_node_or_in_the_networks_that_are_named_and_never_at_both() {
+    let Some(chart) = Chart::new("networks for NVMe/TCP") else { return };
+    for (networks, expected) in [
+        ("[]", &["--nvme-listen=$(NODE_IP)"][..]),
+        ("[10.1.0.0/24]", &["--nvme-listen=10.1.0.0/24"]),
+        ("[10.1.0.0/24, 'fd00:1::/64']", &["--nvme-listen=10.1.0.0/24", "--nvme-listen=fd00:1::/64"]),
+    ] {
+        let documents = chart.render(&format!("nvmeTarget: {{ enabled: true, networks: {networks} }}"));
+        let pods = pods(&documents);
+        let (_, pod) = pods.iter().find(|(component, _)| *component == "nvme-target").unwrap();
+        let args = list(&list(pod, "/spec/containers")[0], "/args").iter().filter_map(Value::as_str);
+        let listens: Vec<_> = args.filter(|arg| arg.starts_with("--nvme-listen")).collect();
+        assert_eq!(listens, expected, "{networks}");
+    }
+}
