@@ -2,34 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 
-use bowline_testkit::world::wait_until;
+use bowline_testkit::world::{Running, run, wait_until};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
 
-/// A process that is ended with this value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Running {
-    fn start(words: &[&str]) -> Self {
-        let mut command = Command::new(BOWLINE);
-        command.args(words).env_remove("KUBECONFIG").stdin(Stdio::null()).stdout(Stdio::piped());
-        Self(command.spawn().unwrap())
-    }
-
-    fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
+fn start(words: &[&str]) -> Running {
+    let mut command = Command::new(BOWLINE);
+    command.args(words).env_remove("KUBECONFIG").stdin(Stdio::null()).stdout(Stdio::piped());
+    Running(command.spawn().unwrap())
 }
 
 /// What the device says of itself when it serves.
@@ -56,7 +39,7 @@ fn bowline(data: &Path, words: &[&str]) -> Output {
 
 #[test]
 fn a_device_is_tried_by_hand_and_with_bowline_and_leaves_nothing() {
-    let mut device = Running::start(&["lab", "routeros", "--fast"]);
+    let mut device = start(&["lab", "routeros", "--fast"]);
     let text = said(&mut device);
     let ssh = after(&text, "alias rds='").trim_end_matches('\'').to_owned();
     let directory: PathBuf = Path::new(after(&text, "key ")).parent().unwrap().to_owned();
@@ -75,7 +58,7 @@ fn a_device_is_tried_by_hand_and_with_bowline_and_leaves_nothing() {
     let data = directory.join("up");
     let up =
         ["--data", data.to_str().unwrap(), "up", "--http", "off", "--peer", "worker-1", "--peer", "worker-2"];
-    let up = Running::start(&up);
+    let up = start(&up);
     let create = ["volume", "create", "db", "--size", "1Gi"];
     wait_until("a volume on the device", || bowline(&data, &create).status.success().then_some(()));
     assert!(bowline(&data, &["attach", "db", "worker-1"]).status.success());
@@ -86,7 +69,7 @@ fn a_device_is_tried_by_hand_and_with_bowline_and_leaves_nothing() {
     assert!(disks.contains("nvme-tcp-server-allow-host-name=\"nqn."), "{disks}");
     drop(up);
 
-    device.signal("-INT");
+    run("kill", ["-INT", &device.0.id().to_string()]);
     assert!(device.0.wait().unwrap().success());
     assert!(!directory.exists(), "{} is still there", directory.display());
 }

@@ -4,22 +4,13 @@
 use bowline_core::{TargetId, VolumeId};
 use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
 use bowline_target::{NewVolume, Progress, Provision, Target};
-use bowline_testkit::world::{World, run, wait_until};
+use bowline_testkit::world::{Running, World, run, wait_until};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()

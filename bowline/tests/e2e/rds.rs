@@ -4,12 +4,12 @@ use bowline_csi::wire;
 use bowline_target::context;
 use bowline_testkit::driver::{Driver, MIB, RWO, from_snapshot, refusal};
 use bowline_testkit::routeros::{Firmware, KeyPair, Login, RouterOs, Sessions, SshServer};
-use bowline_testkit::world::{Daemon, World, wait_until};
+use bowline_testkit::world::{Daemon, Running, World, wait_until};
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
+use std::process::Command;
 use tonic::Code;
 
 use crate::BOWLINE;
@@ -65,7 +65,7 @@ impl Rack {
     }
 
     /// Starts an agent in front of the device, and `bowline up` that asks it.
-    fn agent(&self) -> (Agent, Daemon) {
+    fn agent(&self) -> (Running, Daemon) {
         (self.agent_alone(), self.up_with_agent())
     }
 
@@ -74,7 +74,7 @@ impl Rack {
         self.world.up(&["--target", "none", "--agent", &agent])
     }
 
-    fn agent_alone(&self) -> Agent {
+    fn agent_alone(&self) -> Running {
         let (file, socket) = (self.world.path("device.toml"), self.world.path("agent.sock"));
         fs::write(&file, self.table(Some(&self.pinned()))).unwrap();
         let listen = format!("unix://{}", socket.display());
@@ -83,7 +83,7 @@ impl Rack {
             .arg(&file)
             .spawn()
             .unwrap();
-        let agent = Agent(child);
+        let agent = Running(child);
         wait_until("the agent to listen", || UnixStream::connect(&socket).ok());
         agent
     }
@@ -113,15 +113,6 @@ impl Rack {
         let of = format!("{name}{{target=\"box\"}} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&of));
         line.unwrap_or_else(|| panic!("{name} is not in {text}")).to_owned()
-    }
-}
-
-struct Agent(Child);
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

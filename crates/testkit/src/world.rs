@@ -153,6 +153,16 @@ impl Drop for World {
     }
 }
 
+/// A process that is ended with this value.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running process of Bowline.
 pub struct Daemon {
     child: Option<Child>,

@@ -180,6 +180,31 @@ async fn an_agent_that_is_something_else_than_its_object_says_is_refused_with_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_was_replaced_is_refused_until_somebody_says_that_this_is_meant() {
+    let Some(site) = Site::new().await else { return };
+    let targets = site.world.api::<Target>();
+    let device = async |key: &'static str| {
+        site.agent("replaced", ("rds", VERSION), |server| server.of_storage(format!("rack-1/{key}"))).await
+    };
+    let first = device("SHA256:first").await;
+    site.object("replaced", "rds", &first).await;
+    site.until("replaced", "Reachable=True/Answers").await;
+    assert_eq!(site.status("replaced").await.installation, "rack-1/SHA256:first");
+
+    let second = json!({"spec": {"address": device("SHA256:second").await}});
+    targets.patch("replaced", &PatchParams::default(), &Patch::Merge(&second)).await.unwrap();
+    let told = site.until("replaced", "Reachable=False/OtherStorage").await;
+    assert!(told.contains("SHA256:first") && told.contains("was its device replaced?"), "{told}");
+    assert_eq!(site.status("replaced").await.installation, "rack-1/SHA256:first");
+
+    let meant = json!({"status": {"installation": ""}});
+    targets.patch_status("replaced", &PatchParams::default(), &Patch::Merge(&meant)).await.unwrap();
+    site.until("replaced", "Reachable=True/Answers").await;
+    assert_eq!(site.status("replaced").await.installation, "rack-1/SHA256:second");
+    targets.delete("replaced", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn since_when_orphans_are_known_is_in_the_status_of_their_target() {
     let Some(site) = Site::new().await else { return };
     let address = site.agent("nvme-o", ("nvmet", VERSION), |server| server).await;
