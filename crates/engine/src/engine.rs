@@ -145,9 +145,9 @@ struct Asking {
 }
 
 /// Somebody who waits for an answer, as long as this lives.
-struct Caller<'a>(&'a Asking);
+pub struct Waiting<'a>(&'a Asking);
 
-impl<'a> Caller<'a> {
+impl<'a> Waiting<'a> {
     fn new(asking: &'a Asking) -> Self {
         asking.now.fetch_add(1, Ordering::Relaxed);
         asking.ever.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-impl Drop for Caller<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Ordering::Relaxed);
     }
@@ -228,7 +228,7 @@ impl Engine {
     ) -> Result<Submitted, EngineError> {
         let id = ticket.id.clone();
         let (reply, answer) = oneshot::channel();
-        let _caller = Caller::new(&self.shared.asking);
+        let _waiting = self.waiting();
         self.shared.send(volume, Message::Submit { ticket, patience, reply })?;
         match tokio::time::timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
@@ -248,7 +248,7 @@ impl Engine {
         wait: Duration,
     ) -> Result<Withdrawn, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let _caller = Caller::new(&self.shared.asking);
+        let _waiting = self.waiting();
         self.shared.send(volume, Message::Withdraw { withdrawal, reply })?;
         match tokio::time::timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
@@ -261,6 +261,12 @@ impl Engine {
                 Ok(Withdrawn::StillWorking { nodes: closing.collect(), trouble })
             }
         }
+    }
+
+    /// Somebody waits for a write that goes past the engine to where its store is, and what only confirms would be in its way: while this lives, that is put off
+    /// as it is for those who wait for the engine itself.
+    pub fn waiting(&self) -> Waiting<'_> {
+        Waiting::new(&self.shared.asking)
     }
 
     /// Tells what is known of a volume; the first telling makes it known.
@@ -411,8 +417,7 @@ impl Shared {
         self.asking.ever.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody waits for an answer, or has asked since there were so many. In a storm there are moments in which nobody waits here, because all
-    /// wait for the API server, which would have to write what is put off.
+    /// Whether somebody waits for an answer, or has asked since there were so many: in a storm there are moments in which nobody waits.
     pub(crate) fn is_busy_since(&self, asked: usize) -> bool {
         self.asking.now.load(Ordering::Relaxed) > 0 || self.asked() != asked
     }

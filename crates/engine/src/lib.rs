@@ -20,7 +20,7 @@ mod waiters;
 pub use adopt::Exports;
 pub use changes::Changes;
 pub use clock::{Clock, SystemClock};
-pub use engine::{Engine, EngineError, Submitted, Withdrawn};
+pub use engine::{Engine, EngineError, Submitted, Waiting, Withdrawn};
 pub use executor::{Action, Decide, Executor, Patience, Standing, Turn, Withdrawal, Written};
 pub use metrics::Metrics;
 pub use nodes::NodeReport;

@@ -385,6 +385,7 @@ impl Inner {
 
     /// Lets the object go. That it has gone already is as good.
     async fn unmark(&self, name: &str, patch: Value) -> Result<(), kube::Error> {
+        let _waiting = self.catalog.engine().waiting();
         let _permit = self.requests.acquire().await.ok();
         self.writes.count(OBJECT, "unmark");
         match self.api.patch(name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
@@ -401,6 +402,7 @@ impl Inner {
         status: bool,
         patch: Value,
     ) -> Result<VolumeAttachment, kube::Error> {
+        let _waiting = self.catalog.engine().waiting();
         // The semaphore is never closed; without a permit, too, the request is right.
         let _permit = self.requests.acquire().await.ok();
         self.writes.count(OBJECT, what);

@@ -90,6 +90,21 @@ async fn a_moment_in_which_nobody_waits_does_not_end_a_storm() {
     assert_eq!(phase().await, bowline_core::Phase::Held, "nobody came any more");
 }
 
+/// Of a thousand attaches at once, half of what confirms was written while the last of them waited for their objects to be written.
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_the_store_past_the_engine_were_held_up() {
+    let world = World::new();
+    let running = world.engine().await;
+    running.attach(csi("a")).await;
+    let phase = async || world.stored().await.holds()[&node("a")].phase;
+    let waiting = running.engine.waiting();
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    assert_eq!(phase().await, bowline_core::Phase::Granting, "somebody waits");
+    drop(waiting);
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    assert_eq!(phase().await, bowline_core::Phase::Held, "and does not any more");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_removed_only_when_nobody_holds_or_wants_it() {
     let world = World::new();
