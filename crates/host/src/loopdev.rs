@@ -15,7 +15,7 @@ use crate::mountinfo::MountTable;
 use crate::tag::Tag;
 use bowline_failpoint::pass;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, statat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -216,19 +216,38 @@ impl Host {
     /// Every loop device that is bound to a file.
     pub fn loops(&self) -> Result<Vec<LoopDevice>, LoopError> {
         let mut devices = Vec::new();
-        for entry in std::fs::read_dir(self.roots.sys.join("block")).map_err(LoopError::List)? {
-            let name = entry.map_err(LoopError::List)?.file_name();
-            let is_loop = name.to_str().and_then(|name| name.strip_prefix("loop"));
-            if is_loop.is_none_or(|number| number.parse::<u32>().is_err()) {
-                continue;
-            }
-            // Unbound devices have no such file; not opening them keeps out of the way of others.
-            if self.roots.sys.join("block").join(&name).join("loop").exists() {
-                devices.extend(self.loop_at(&self.roots.dev.join(&name))?);
-            }
+        for name in self.bound_loops().map_err(LoopError::List)? {
+            devices.extend(self.loop_at(&self.roots.dev.join(name))?);
         }
         devices.sort_by_key(|device| device.number);
         Ok(devices)
+    }
+
+    /// Their names. Unbound devices are not opened, which keeps out of the way of others.
+    fn bound_loops(&self) -> io::Result<Vec<String>> {
+        // Where loop devices are themselves, and not where links lead to them: they are looked at in every detach, and there may be many.
+        let directory = self.roots.sys.join("devices/virtual/block");
+        let all = match open(&directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        {
+            Ok(all) => all,
+            // None of that kind, where there is a list of all.
+            Err(Errno::NOENT) => return self.roots.sys.join("block").metadata().map(|_| Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&all)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.strip_prefix("loop").is_none_or(|number| number.parse::<u32>().is_err()) {
+                continue;
+            }
+            match statat(&all, format!("{name}/loop"), AtFlags::empty()) {
+                Ok(_) => names.push(name),
+                // Unbound, or gone.
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(names)
     }
 
     /// The devices of one grant: one, unless something went wrong before.
