@@ -40,7 +40,7 @@ impl NvmeNames {
         let namespace =
             if installation.contains(':') { ONLY_NAMESPACE.to_owned() } else { uuid("namespace", &grant) };
         Self {
-            subsystem: format!("{}e{epoch}", subsystems_of(installation, volume)),
+            subsystem: SubsystemsOf::new(volume).name(installation, epoch),
             host: format!("nqn.2014-08.org.nvmexpress:uuid:{host_id}"),
             host_id,
             namespace,
@@ -51,25 +51,44 @@ impl NvmeNames {
     pub fn prefix(installation: &str) -> String {
         format!("{NQN_PREFIX}{installation}:")
     }
-
-    /// The epoch in the name of a subsystem, if it exports this volume.
-    pub fn epoch(installation: &str, volume: &VolumeId, subsystem: &str) -> Option<Epoch> {
-        let digits = subsystem.strip_prefix(&subsystems_of(installation, volume))?.strip_prefix('e')?;
-        let epoch = Epoch::new(digits.parse().ok()?);
-        // Other spellings of the same number are not ours.
-        (epoch.to_string() == digits).then_some(epoch)
-    }
 }
 
-/// How the names of all subsystems of a volume begin.
-fn subsystems_of(installation: &str, volume: &VolumeId) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    let volume = volume.as_str();
-    if volume.len() <= PLAIN && volume.chars().all(plain) {
-        return format!("{}{volume}:", NvmeNames::prefix(installation));
+/// The subsystems of one volume, whatever the storage and the grant. Made once where there are many names to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubsystemsOf {
+    /// What stands for the volume in a name.
+    word: String,
+}
+
+impl SubsystemsOf {
+    /// Those of this volume.
+    pub fn new(volume: &VolumeId) -> Self {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+        let volume = volume.as_str();
+        if volume.len() <= PLAIN && volume.chars().all(plain) {
+            return Self { word: volume.to_owned() };
+        }
+        // A ',' would end the name where a node connects, a ':' would end the id. '~' is in no id that stands as it is.
+        Self { word: format!("~{}", hex(&digest("volume", volume))) }
     }
-    // A ',' would end the name where a node connects, a ':' would end the id. '~' is in no id that stands as it is.
-    format!("{}~{}:", NvmeNames::prefix(installation), hex(&digest("volume", volume)))
+
+    fn name(&self, installation: &str, epoch: Epoch) -> String {
+        format!("{}{}:e{epoch}", NvmeNames::prefix(installation), self.word)
+    }
+
+    /// The storage and the epoch in the name of a subsystem, if it is one of them.
+    pub fn storage_and_epoch<'a>(&self, subsystem: &'a str) -> Option<(&'a str, Epoch)> {
+        // From the end: neither epoch nor volume have a ':' in a name.
+        let mut parts = subsystem.strip_prefix(NQN_PREFIX)?.rsplitn(3, ':');
+        let (epoch, volume, installation) = (parts.next()?, parts.next()?, parts.next()?);
+        if volume != self.word {
+            return None;
+        }
+        let digits = epoch.strip_prefix('e')?;
+        let epoch = Epoch::new(digits.parse().ok()?);
+        // Other spellings of the same number are not ours.
+        (epoch.to_string() == digits).then_some((installation, epoch))
+    }
 }
 
 fn digest(what: &str, of: &str) -> [u8; 16] {
@@ -144,16 +163,34 @@ mod tests {
             let subsystem = names(volume, "n", 12).subsystem;
             assert!(subsystem.len() <= 223 && !subsystem.contains(','), "{subsystem}");
             let id = VolumeId::new(volume).unwrap();
-            assert_eq!(NvmeNames::epoch(STORAGE, &id, &subsystem), Some(Epoch::new(12)), "{volume}");
+            let found = SubsystemsOf::new(&id);
+            let ours = found.storage_and_epoch(&subsystem);
+            assert_eq!(ours, Some((STORAGE, Epoch::new(12))), "{volume}");
             for other in ["b", "a:e1:", "av"] {
                 let other = VolumeId::new(other).unwrap();
-                assert_eq!(NvmeNames::epoch(STORAGE, &other, &subsystem), None, "{volume}");
+                assert_eq!(SubsystemsOf::new(&other).storage_and_epoch(&subsystem), None, "{volume}");
             }
             for wrong in
                 [format!("{subsystem} "), format!("x{subsystem}"), subsystem.replace(":e12", ":e012")]
             {
-                assert_eq!(NvmeNames::epoch(STORAGE, &id, &wrong), None, "{wrong}");
+                assert_eq!(found.storage_and_epoch(&wrong), None, "{wrong}");
             }
+        }
+    }
+
+    #[test]
+    fn a_subsystem_tells_on_which_storage_its_volume_lies() {
+        for volume in ["a", "a:b", &"long".repeat(30)] {
+            let (id, node) = (VolumeId::new(volume).unwrap(), NodeId::new("n").unwrap());
+            for installation in ["0123abcd", "with:colon"] {
+                let subsystem = NvmeNames::new(installation, &id, &node, Epoch::new(3)).subsystem;
+                let found = SubsystemsOf::new(&id).storage_and_epoch(&subsystem);
+                assert_eq!(found, Some((installation, Epoch::new(3))), "{subsystem}");
+            }
+        }
+        let ours = SubsystemsOf::new(&VolumeId::new("a").unwrap());
+        for foreign in ["nqn.2014-08.org.nvmexpress.discovery", NQN_PREFIX, ""] {
+            assert_eq!(ours.storage_and_epoch(foreign), None, "{foreign}");
         }
     }
 }

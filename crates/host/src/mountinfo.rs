@@ -245,6 +245,9 @@ fn tag(field: &[u8]) -> Result<Propagation, Fault> {
 
 /// The kernel writes space, tab, newline, `\` and (since 6.8) `#` as `\` and three octal digits.
 fn unescape(field: &[u8]) -> Option<OsString> {
+    if !field.contains(&b'\\') {
+        return Some(OsStr::from_bytes(field).to_owned());
+    }
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, tail)) = rest.split_first() {

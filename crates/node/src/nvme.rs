@@ -1,7 +1,7 @@
 //! Volumes over NVMe/TCP: a connection, or several, for each grant.
 
 use crate::devices::{Device, Devices, DevicesError, Grant, Remains};
-use bowline_core::{Epoch, NQN_PREFIX, NodeId, NvmeNames, VolumeId};
+use bowline_core::{Epoch, NodeId, NvmeNames, SubsystemsOf, VolumeId};
 use bowline_host::nvme::{BlockNode, ControllerState, Login, Nvme, NvmeError, Subsystem};
 use bowline_target::NvmeContext;
 use std::sync::Arc;
@@ -47,21 +47,16 @@ impl NvmeDevices {
 
     /// Everything of a volume that may be this node's, of whatever epoch.
     fn found(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<Found>, DevicesError> {
-        let all = self.nvme.subsystems(|nqn| owner(nqn, volume).is_some()).map_err(|error| fault(&error))?;
+        let of_volume = SubsystemsOf::new(volume);
+        let all = self.nvme.subsystems(|nqn| of_volume.storage_and_epoch(nqn).is_some());
+        let all = all.map_err(|error| fault(&error))?;
         let ours = |subsystem: Subsystem| {
-            let (installation, epoch) = owner(&subsystem.nqn, volume)?;
+            let (installation, epoch) = of_volume.storage_and_epoch(&subsystem.nqn)?;
             let names = NvmeNames::new(installation, volume, node, epoch);
             Some(Found { subsystem, names, epoch })
         };
         Ok(all.into_iter().filter_map(ours).collect())
     }
-}
-
-/// On which storage, and at which epoch, if a subsystem exports this volume.
-fn owner<'a>(subsystem: &'a str, volume: &VolumeId) -> Option<(&'a str, Epoch)> {
-    // From the end: neither epoch nor volume have a ':' in a name.
-    let installation = subsystem.strip_prefix(NQN_PREFIX)?.rsplitn(3, ':').nth(2)?;
-    Some((installation, NvmeNames::epoch(installation, volume, subsystem)?))
 }
 
 fn fault(error: &NvmeError) -> DevicesError {
@@ -89,8 +84,8 @@ fn fabric(grant: &Grant) -> Result<&NvmeContext, DevicesError> {
         || DevicesError::NotGranted(format!("the grant of volume {volume} does not say how to get there"));
     let fabric = fabric.as_ref().ok_or_else(none)?;
     let nqn = &fabric.names.subsystem;
-    let expected =
-        owner(nqn, volume).map(|(installation, _)| NvmeNames::new(installation, volume, node, *epoch));
+    let found = SubsystemsOf::new(volume).storage_and_epoch(nqn);
+    let expected = found.map(|(installation, _)| NvmeNames::new(installation, volume, node, *epoch));
     if expected.as_ref() == Some(&fabric.names) {
         return Ok(fabric);
     }
@@ -187,26 +182,5 @@ impl Devices for NvmeDevices {
         self.nvme.fabrics().map_err(|error| {
             DevicesError::Unreachable(format!("NVMe over fabrics is not there ({error}); modprobe nvme_tcp"))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_subsystem_tells_whose_it_is() {
-        let volume = |name: &str| VolumeId::new(name).unwrap();
-        let node = NodeId::new("n").unwrap();
-        for name in ["a", "a:b", &"long".repeat(30)] {
-            for installation in ["0123abcd", "with:colon"] {
-                let names = NvmeNames::new(installation, &volume(name), &node, Epoch::new(3));
-                let found = owner(&names.subsystem, &volume(name));
-                assert_eq!(found, Some((installation, Epoch::new(3))), "{}", names.subsystem);
-                assert_eq!(owner(&names.subsystem, &volume("other")), None);
-            }
-        }
-        assert_eq!(owner("nqn.2014-08.org.nvmexpress.discovery", &volume("a")), None);
-        assert_eq!(owner(NQN_PREFIX, &volume("a")), None);
     }
 }

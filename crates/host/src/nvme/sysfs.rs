@@ -14,11 +14,11 @@
 //! Everything can vanish between two reads; what has vanished is left out.
 
 use crate::device::DeviceNumber;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, DirEntry};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -126,13 +126,11 @@ pub struct SysfsError {
     pub error: io::Error,
 }
 
-/// The NQN of every subsystem that was seen, so that it is not read again at every look: there may be hundreds. It never changes while the subsystem
-/// is there; whether an entry is still that of the same one is seen from its inode.
+/// The NQN of every subsystem that was seen, so that a look at one reads nothing of the others: there may be hundreds. It never changes while the
+/// subsystem is there. Whether an entry is still that of the same one is seen from its inode number, which the listing tells: sysfs counts them in
+/// 64 bits and gives none out twice.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<BTreeMap<OsString, (Inode, String)>>);
-
-/// Which inode, and since when: a filesystem may give the number to another.
-type Inode = (u64, i64, i64);
+pub(super) struct Seen(Mutex<HashMap<OsString, (u64, String)>>);
 
 impl Seen {
     /// The subsystems whose NQN is wanted. Of all others, nothing but the NQN is read, and that once.
@@ -145,14 +143,13 @@ impl Seen {
         self.keep(&listed);
         let mut found = Vec::new();
         for entry in listed {
-            let Some(inode) = inode(&entry)? else { continue };
-            if self.nqn(&entry, inode).is_some_and(|nqn| !wanted(&nqn)) {
+            if self.knows_other(&entry, &wanted) {
                 continue;
             }
             // What is wanted is read all the same: it may have gone meanwhile.
             let directory = entry.path();
             let Some(nqn) = attribute(&directory, "subsysnqn")? else { continue };
-            self.map().insert(entry.file_name(), (inode, nqn.clone()));
+            self.map().insert(entry.file_name(), (entry.ino(), nqn.clone()));
             if wanted(&nqn) {
                 found.push(subsystem(&directory, nqn)?);
             }
@@ -161,31 +158,23 @@ impl Seen {
         Ok(found)
     }
 
-    fn nqn(&self, entry: &DirEntry, inode: Inode) -> Option<String> {
+    /// Whether an entry is known as that of a subsystem that is not wanted.
+    fn knows_other(&self, entry: &DirEntry, wanted: impl Fn(&str) -> bool) -> bool {
         let map = self.map();
-        let (known, nqn) = map.get(&entry.file_name())?;
-        (*known == inode).then(|| nqn.clone())
+        map.get(&entry.file_name()).is_some_and(|(inode, nqn)| *inode == entry.ino() && !wanted(nqn))
     }
 
     /// Forgets what is not there any more.
     fn keep(&self, listed: &[DirEntry]) {
         let mut map = self.map();
         if map.len() > listed.len() {
-            let names: BTreeSet<_> = listed.iter().map(DirEntry::file_name).collect();
+            let names: HashSet<_> = listed.iter().map(DirEntry::file_name).collect();
             map.retain(|name, _| names.contains(name));
         }
     }
 
-    fn map(&self) -> MutexGuard<'_, BTreeMap<OsString, (Inode, String)>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<OsString, (u64, String)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn inode(entry: &DirEntry) -> Result<Option<Inode>, SysfsError> {
-    match entry.metadata() {
-        Ok(found) => Ok(Some((found.ino(), found.ctime(), found.ctime_nsec()))),
-        Err(error) if is_gone(&error) => Ok(None),
-        Err(error) => Err(SysfsError { path: entry.path(), error }),
     }
 }
 

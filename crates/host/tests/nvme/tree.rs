@@ -129,13 +129,22 @@ impl Fake {
             let class = entry.unwrap().path();
             if fs::read_to_string(class.join("subsysnqn")).unwrap().trim() == nqn {
                 fs::remove_dir_all(class.canonicalize().unwrap()).unwrap();
-                fs::remove_file(class).unwrap();
+                self.unlink(&class);
             }
         }
     }
 
     fn sys(&self, name: &str) -> PathBuf {
         self.root.join("sys").join(name)
+    }
+
+    /// Takes an entry of a class away. It is kept out of sight: sysfs gives no inode number out twice, and this filesystem would.
+    fn unlink(&self, entry: &Path) {
+        let gone = self.root.join("gone");
+        fs::create_dir_all(&gone).unwrap();
+        let count = fs::read_dir(&gone).unwrap().count();
+        // Both connections of a subsystem end it.
+        let _ = fs::rename(entry, gone.join(count.to_string()));
     }
 
     fn connect(&self, text: &str) -> Result<String, i32> {
@@ -218,7 +227,7 @@ impl Fake {
             let _ = fs::remove_file(self.root.join("dev").join(&disk));
             let _ = number.as_ref().map(|number| fs::remove_file(self.sys(&format!("dev/block/{number}"))));
             if !held {
-                let _ = fs::remove_file(self.sys(&format!("class/nvme-subsystem/nvme-subsys{subsystem}")));
+                self.unlink(&self.sys(&format!("class/nvme-subsystem/nvme-subsys{subsystem}")));
                 let _ = fs::remove_dir_all(&above);
             }
         }

@@ -25,7 +25,7 @@ pub use tree::{APART, Configfs, Tree, apart};
 
 use crate::TargetError;
 use crate::file::exporter::{Exporter, Grants, Shown as Asked};
-use bowline_core::{NvmeNames, VolumeId};
+use bowline_core::{NvmeNames, SubsystemsOf, VolumeId};
 use bowline_host::{Host, Tag};
 use kernel::{Fault, Kernel};
 use std::collections::BTreeSet;
@@ -137,9 +137,11 @@ impl Exporter for Nvmet {
         };
         let mut out: std::collections::BTreeMap<_, _> = leaving.iter().map(named).collect();
         // What nobody has asked for, too: no record names it.
+        let of_volume = SubsystemsOf::new(volume);
         for name in self.subsystems().map_err(|fault| unreachable(&fault))? {
-            let epoch = NvmeNames::epoch(&self.installation, volume, &name);
-            if epoch.is_some_and(|epoch| !staying.contains_key(&epoch)) {
+            let ours =
+                of_volume.storage_and_epoch(&name).filter(|(storage, _)| *storage == self.installation);
+            if ours.is_some_and(|(_, epoch)| !staying.contains_key(&epoch)) {
                 out.entry(name).or_insert(None);
             }
         }
