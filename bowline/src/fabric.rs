@@ -1,7 +1,8 @@
 //! The node's way to targets over NVMe/TCP: how patient it is, and the child that writes to the kernel.
 
 use bowline_host::Host;
-use bowline_host::nvme::{Child, Nvme, Settings};
+use bowline_host::helper::Helper;
+use bowline_host::nvme::{Nvme, Settings};
 use bowline_node::{Devices, NvmeDevices};
 use clap::Args;
 use std::sync::Arc;
@@ -42,8 +43,8 @@ impl NvmeArgs {
 /// The devices of every target that exports over NVMe/TCP.
 pub(crate) fn devices(host: &Arc<Host>, settings: Settings) -> Arc<dyn Devices> {
     // This very program, also after its file was replaced.
-    let child = Child { program: "/proc/self/exe".into(), args: vec![crate::beside::KERNEL_WRITE.into()] };
-    Arc::new(NvmeDevices::new(Arc::new(Nvme::new(Arc::clone(host), Arc::new(child), settings))))
+    let helper = Helper::new("/proc/self/exe", [crate::beside::KERNEL_WRITE]);
+    Arc::new(NvmeDevices::new(Arc::new(Nvme::new(Arc::clone(host), Arc::new(helper), settings))))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod file;
 pub mod format;
 pub mod freeze;
 pub mod grow;
+pub mod helper;
 pub mod holders;
 mod host;
 pub mod interface;

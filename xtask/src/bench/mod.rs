@@ -89,6 +89,13 @@ pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
+/// The ratio in the middle of those of times that were measured one beside the other: a machine that grows slower for a while does so for both.
+pub(crate) fn paired(times: &[Duration], beside: &[Duration]) -> f64 {
+    let mut ratios: Vec<_> = times.iter().zip(beside).map(|(time, beside)| ratio(*time, *beside)).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied().unwrap_or_default()
+}
+
 pub(crate) fn ratio(time: Duration, beside: Duration) -> f64 {
     time.as_secs_f64() / beside.as_secs_f64()
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 use super::driver::binary;
-use super::{Row, median, ratio, shown};
+use super::{Row, median, paired, shown};
 
 /// How often each thing is done.
 const TIMES: usize = 11;
@@ -40,12 +40,12 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
 }
 
 fn row(what: &str, times: Vec<Duration>, beside: &str, others: Vec<Duration>, goal: Option<f64>) -> Row {
-    let (time, other) = (median(times), median(others));
+    let ratio = paired(&times, &others);
     Row {
         what: what.to_owned(),
-        measured: shown(time),
-        beside: format!("{beside}: {}", shown(other)),
-        ratio: Some(ratio(time, other)),
+        measured: shown(median(times)),
+        beside: format!("{beside}: {}", shown(median(others))),
+        ratio: Some(ratio),
         goal,
     }
 }
@@ -219,8 +219,10 @@ async fn driving(site: &mut Site) -> Result<Vec<Row>> {
         ("random writes of 4 KiB", "random write"),
     ] {
         let mut times = [vec![], vec![]];
-        for _ in 0..TIMES {
-            for (place, times) in places.iter().zip(&mut times) {
+        for turn in 0..TIMES {
+            // Now one first and now the other.
+            for which in [turn % 2, 1 - turn % 2] {
+                let (Some(place), Some(times)) = (places.get(which), times.get_mut(which)) else { continue };
                 times.push(drive(node, place, options)?);
             }
         }

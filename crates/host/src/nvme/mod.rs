@@ -6,7 +6,7 @@
 //!
 //! **Guarantees.** Nothing is changed, and nothing but its NQN is read, of a subsystem whose NQN does not begin with the
 //! configured prefix: a machine may have its own root on NVMe. A disk that is in use is not disconnected. Every write
-//! that the kernel may keep is made by a child with a deadline ([`Kernel`]), connects one at a time on the machine.
+//! that the kernel may keep is made by another process within a deadline ([`Kernel`]), connects one at a time on the machine.
 //!
 //! **Caveats.** A write that was given up on may still happen: a connection can appear after its connect has failed. It is
 //! found by its NQN by whoever comes next.
@@ -20,7 +20,7 @@ mod write;
 
 pub use connect::{Answer, Connected, Failure, Login};
 pub use sysfs::{Address, Controller, ControllerState, Namespace, Subsystem, SysfsError};
-pub use write::{Child, Kernel, WriteError, child};
+pub use write::{Kernel, WriteError, write_for};
 
 use crate::device::{BlockDevice, DeviceError, DeviceNumber, Open};
 use crate::holders::Holder;

@@ -1,16 +1,16 @@
-//! Writes to files of the kernel that may take a minute: in a process of their own, which can be given up on.
+//! Writes to files of the kernel that may take a minute: in another process, which can be given up on.
 //!
 //! A connect that is caught by a fence hangs until the kernel's own time is over, and holds a mutex that every other
 //! connect on the machine wants. So does the deletion of a controller whose target does not answer. Neither can be
-//! interrupted; a thread that waits could not be left behind when the program ends, a process can.
+//! interrupted.
 
-use crate::command::{CommandError, Programs};
+use crate::helper::{Helper, HelperError};
 use rustix::fs::{Mode, OFlags, open};
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where connects are written to.
 pub(super) const FABRICS: &str = "nvme-fabrics";
@@ -38,9 +38,15 @@ pub enum WriteError {
         /// The time it had.
         limit: Duration,
     },
-    /// The process that should write could not be run.
-    #[error(transparent)]
-    Child(CommandError),
+    /// The process that should write has not answered.
+    #[error("{}: {error}", file.display())]
+    Helper {
+        /// Which file.
+        file: PathBuf,
+        /// What became of it.
+        #[source]
+        error: HelperError,
+    },
 }
 
 impl WriteError {
@@ -48,7 +54,7 @@ impl WriteError {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Refused { error, .. } => error.raw_os_error(),
-            Self::TimedOut { .. } | Self::Child(_) => None,
+            Self::TimedOut { .. } | Self::Helper { .. } => None,
         }
     }
 }
@@ -59,54 +65,50 @@ pub trait Kernel: Send + Sync + 'static {
     fn write(&self, file: &Path, text: &str, limit: Duration) -> Result<String, WriteError>;
 }
 
-/// The real kernel, through a child process: a program that ends in [`child`].
-#[derive(Clone, Debug)]
-pub struct Child {
-    /// Which program.
-    pub program: PathBuf,
-    /// What it is told before file and text.
-    pub args: Vec<OsString>,
-}
-
-impl Kernel for Child {
+/// The real kernel, through a process whose work is [`write_for`].
+impl Kernel for Helper {
     fn write(&self, file: &Path, text: &str, limit: Duration) -> Result<String, WriteError> {
-        let mut args: Vec<&OsStr> = self.args.iter().map(AsRef::as_ref).collect();
-        args.extend([file.as_os_str(), OsStr::new(text)]);
-        let ran = Programs::default().run_file(&self.program, "the writer to the kernel", &args, limit);
-        match ran {
-            Ok(finished) if finished.code == 0 => Ok(finished.stdout),
-            Ok(finished) => match finished.stderr.trim().strip_prefix("errno ").map(str::parse) {
-                Some(Ok(number)) => {
-                    let error = io::Error::from_raw_os_error(number);
-                    Err(WriteError::Refused { file: file.to_owned(), error })
-                }
-                _ => {
-                    let program = "the writer to the kernel".to_owned();
-                    Err(WriteError::Child(CommandError::Failed { program, finished }))
-                }
-            },
-            Err(CommandError::TimedOut { .. } | CommandError::Stuck { .. }) => {
-                Err(WriteError::TimedOut { file: file.to_owned(), limit })
+        let within = limit.as_millis().to_string();
+        let answer = match self.ask(&[&within, &file.to_string_lossy(), text], Some(limit)) {
+            Ok(answer) => answer,
+            Err(HelperError::TimedOut(limit)) => {
+                return Err(WriteError::TimedOut { file: file.to_owned(), limit });
             }
-            Err(error) => Err(WriteError::Child(error)),
+            Err(error) => return Err(WriteError::Helper { file: file.to_owned(), error }),
+        };
+        let refused = |error| Err(WriteError::Refused { file: file.to_owned(), error });
+        match answer.split_once(' ') {
+            Some((DONE, answer)) => Ok(answer.to_owned()),
+            Some((ERRNO, number)) => match number.parse() {
+                Ok(number) => refused(io::Error::from_raw_os_error(number)),
+                Err(_) => refused(io::Error::other(format!("error {number}"))),
+            },
+            _ => refused(io::Error::other(answer)),
         }
     }
 }
 
-/// What the child does; its exit code.
-pub fn child(file: &Path, text: &str) -> u8 {
-    match write_here(file, text) {
-        Ok(answer) => u8::from(io::stdout().write_all(answer.as_bytes()).is_err()),
-        Err(error) => {
-            let number = error.raw_os_error();
-            let said = number.map_or_else(|| error.to_string(), |number| format!("errno {number}"));
-            let _ = io::stderr().write_all(said.as_bytes());
-            1
-        }
+/// The kernel took it; its answer follows.
+const DONE: &str = "done";
+/// It said no; the number of its error follows.
+const ERRNO: &str = "errno";
+
+/// What such a process does: the time that it may take to begin, the file, and what is written.
+pub fn write_for(words: &[&str]) -> String {
+    let [within, file, text] = words else { return "it was not said what to write".to_owned() };
+    let Ok(within) = within.parse().map(Duration::from_millis) else {
+        return format!("{within} is no time");
+    };
+    match write_here(Path::new(file), text, within) {
+        Ok(answer) => format!("{DONE} {}", answer.trim_end()),
+        Err(error) => match error.raw_os_error() {
+            Some(number) => format!("{ERRNO} {number}"),
+            None => error.to_string(),
+        },
     }
 }
 
-fn write_here(file: &Path, text: &str) -> io::Result<String> {
+fn write_here(file: &Path, text: &str, within: Duration) -> io::Result<String> {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     if !FILES.contains(&name) {
         return Err(io::Error::other(format!("{} is not a file for this", file.display())));
@@ -115,8 +117,8 @@ fn write_here(file: &Path, text: &str) -> io::Result<String> {
     let access = if answers { OFlags::RDWR } else { OFlags::WRONLY };
     let mut file = File::from(open(file, access | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?);
     if answers {
-        // One at a time on the whole machine, also with other nodes on it.
-        file.lock()?;
+        // One at a time on the whole machine, also with other nodes on it. Who asked for this has given up when its time is over.
+        lock(&file, Instant::now() + within)?;
     }
     // In one piece: each write is a command.
     let written = file.write(text.as_bytes())?;
@@ -129,49 +131,73 @@ fn write_here(file: &Path, text: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
+fn lock(file: &File, until: Instant) -> io::Result<()> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(pause),
+            Err(TryLockError::WouldBlock) => return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => return Ok(()),
+        }
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
-    fn shell(script: &str) -> Child {
-        Child { program: "/bin/sh".into(), args: vec!["-c".into(), script.into()] }
-    }
-
-    #[test]
-    fn a_write_that_hangs_is_given_up() {
-        let began = Instant::now();
-        let limit = Duration::from_millis(50);
-        let error = shell("sleep 60").write(Path::new("/dev/nvme-fabrics"), "nqn=x", limit).unwrap_err();
-        assert!(matches!(error, WriteError::TimedOut { .. }), "{error}");
-        assert_eq!(error.errno(), None, "it may still happen");
-        assert!(began.elapsed() < Duration::from_secs(5));
-    }
+    const LONG: Duration = Duration::from_secs(30);
 
     #[test]
     fn the_kernels_answer_comes_back() {
-        let limit = Duration::from_secs(30);
         let file = Path::new("/dev/nvme-fabrics");
-        let said = shell("printf '%s %s' \"$0\" \"$1\"").write(file, "nqn=x", limit).unwrap();
-        assert_eq!(said, "/dev/nvme-fabrics nqn=x");
-        let refused = shell("printf 'errno 114' >&2; exit 1").write(file, "", limit).unwrap_err();
-        assert_eq!(refused.errno(), Some(libc::EALREADY));
-        let broken = shell("echo no >&2; exit 7").write(file, "", limit).unwrap_err();
-        assert!(matches!(&broken, WriteError::Child(_)) && broken.to_string().contains("no"), "{broken}");
+        let answers = |said: &str| {
+            let script = format!("read line; printf '1\\t{said}\\n'; cat >/dev/null");
+            Helper::new("/bin/sh", ["-c", &script]).write(file, "nqn=x", LONG)
+        };
+        assert_eq!(answers("done instance=0,cntlid=1").unwrap(), "instance=0,cntlid=1");
+        assert_eq!(answers("done ").unwrap(), "");
+        assert_eq!(answers("errno 114").unwrap_err().errno(), Some(libc::EALREADY));
+        for odd in ["errno x", "no such luck", "", "done"] {
+            let refused = answers(odd).unwrap_err();
+            assert!(matches!(refused, WriteError::Refused { .. }), "{odd}: {refused}");
+            assert_eq!(refused.errno(), None, "{odd}");
+        }
+        let late = Helper::new("/bin/cat", [""; 0]).write(file, "x", Duration::from_millis(20)).unwrap_err();
+        assert!(late.errno().is_none() && late.to_string().contains("/dev/nvme-fabrics"), "{late}");
     }
 
     #[test]
     fn only_files_that_are_meant_are_written_to() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, there, written) in
-            [("nvme-fabrics", true, true), ("delete_controller", true, true), ("passwd", true, false)]
-        {
+        let write =
+            |name: &str, text: &str| write_for(&["30000", dir.path().join(name).to_str().unwrap(), text]);
+        for (name, written) in [("nvme-fabrics", true), ("delete_controller", true), ("passwd", false)] {
             let file = dir.path().join(name);
             std::fs::write(&file, "").unwrap();
-            assert_eq!(write_here(&file, "text").is_ok(), written, "{name}");
-            assert_eq!(std::fs::read_to_string(&file).unwrap() == "text", written && there, "{name}");
+            assert_eq!(write(name, "text").starts_with("done "), written, "{name}");
+            assert_eq!(std::fs::read_to_string(&file).unwrap() == "text", written, "{name}");
         }
-        let gone = write_here(&dir.path().join("rescan_controller"), "1").unwrap_err();
-        assert_eq!(gone.raw_os_error(), Some(libc::ENOENT));
+        assert_eq!(write("rescan_controller", "1"), format!("errno {}", libc::ENOENT));
+        for words in [&[][..], &["1", "/dev/nvme-fabrics"], &["soon", "/dev/nvme-fabrics", "x"]] {
+            assert!(!write_for(words).starts_with("done"), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_connect_that_was_given_up_while_another_was_under_way_is_not_made_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FABRICS);
+        std::fs::write(&path, "").unwrap();
+        let other = File::open(&path).unwrap();
+        other.lock().unwrap();
+        let late = write_here(&path, "nqn=x", Duration::from_millis(20)).unwrap_err();
+        assert_eq!(late.raw_os_error(), Some(libc::ETIMEDOUT));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+        drop(other);
+        write_here(&path, "nqn=x", LONG).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "nqn=x");
     }
 }

@@ -6,8 +6,9 @@ use bowline_core::{Epoch, NodeId, NvmeNames, TargetId, VolumeId};
 use bowline_csi::wire::volume_capability::access_mode::Mode;
 use bowline_host::device::is_read_only;
 use bowline_host::format::FsType;
+use bowline_host::helper::Helper;
 use bowline_host::mount::own_mounts;
-use bowline_host::nvme::{Child, Nvme, Settings};
+use bowline_host::nvme::{Nvme, Settings};
 use bowline_node::{Devices, DevicesError, NvmeDevices};
 use bowline_target::{GrantContext, NvmeContext};
 use std::collections::HashMap;
@@ -66,8 +67,8 @@ impl Machine {
             appear_within: Duration::from_secs(5),
             ..Settings::default()
         };
-        let child = Child { program: "/proc/self/exe".into(), args: vec!["kernel-write".into()] };
-        let nvme = Nvme::new(Arc::new(self.lab.host.clone()), Arc::new(child), settings);
+        let helper = Helper::new("/proc/self/exe", ["kernel-write"]);
+        let nvme = Nvme::new(Arc::new(self.lab.host.clone()), Arc::new(helper), settings);
         Arc::new(NvmeDevices::new(Arc::new(nvme)))
     }
 

@@ -7,9 +7,10 @@ use bowline_csi::wire::volume_capability::access_mode::Mode;
 use bowline_csi::wire::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use bowline_host::Host;
 use bowline_host::format::FsType;
+use bowline_host::helper::Helper;
 use bowline_host::loopdev::LoopDevice;
 use bowline_host::mount::own_mounts;
-use bowline_host::nvme::{Child, Nvme, Settings};
+use bowline_host::nvme::{Nvme, Settings};
 use bowline_host::path::Base;
 use bowline_node::{Devices, FileDevices, NodeService, NvmeDevices, Parts, Timing};
 use bowline_target::{BackingError, BackingFiles, GrantContext};
@@ -158,7 +159,7 @@ impl Lab {
         host: &Host,
         answer_within: Duration,
     ) -> Node<'_> {
-        let unused = Child { program: "/bin/false".into(), args: Vec::new() };
+        let unused = Helper::new("/bin/false", [""; 0]);
         let nvme = Nvme::new(Arc::new(host.clone()), Arc::new(unused), Settings::default());
         self.node_over(name, devices, Arc::new(NvmeDevices::new(Arc::new(nvme))), host, answer_within)
     }

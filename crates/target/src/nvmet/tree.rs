@@ -1,10 +1,11 @@
 //! The kernel's NVMe target as a tree of files: `/sys/kernel/config/nvmet`.
 
+use bowline_host::helper::Helper;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 /// What can be done with the tree. Every path is below its root. Blocks, some of it for as long as a disk does not answer.
 ///
@@ -33,31 +34,33 @@ pub trait Tree: fmt::Debug + Send + Sync + 'static {
     fn exists(&self, path: &Path) -> io::Result<bool>;
 }
 
-/// The tree of the kernel that runs. Steps that may take long are done by another process of the same program, which has to hand the
-/// words after [`APART`] to [`apart`] and print what that says.
+/// The tree of the kernel that runs. Steps that may take long are done by another process of the same program, started with [`APART`], whose work is
+/// [`apart`]. One that waits in the kernel for a disk cannot be ended, and keeps every lock it has: so it is one that has none, and this process can be
+/// ended and started again meanwhile.
 #[derive(Clone, Debug)]
 pub struct Configfs {
     root: PathBuf,
+    apart: Arc<Helper>,
 }
 
 impl Configfs {
     /// Where the kernel shows it, `/sys/kernel/config/nvmet` as a rule.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), apart: Arc::new(Helper::new("/proc/self/exe", APART)) }
     }
 }
 
-/// What a process says that was started for one step, when it is done.
+/// What is said of a step when it is done.
 const DONE: &str = "done";
 
-/// With which words this program is started to do one step of [`Configfs`] apart, before those of the step.
+/// With which words this program is started to do steps of [`Configfs`] apart.
 pub const APART: [&str; 2] = ["target", "apart"];
 
-/// Does one step in this process, which was started for it, and says what became of it.
-pub fn apart(words: &[String]) -> String {
+/// Does one step in this process, which was started for such, and says what became of it.
+pub fn apart(words: &[&str]) -> String {
     let done = match words {
-        [what, path] if what == "remove" => fs::remove_dir(path),
-        [what, path, value] if what == "write" => write(Path::new(path), value),
+        ["remove", path] => fs::remove_dir(path),
+        ["write", path, value] => write(Path::new(path), value),
         _ => Err(io::Error::from_raw_os_error(EINVAL)),
     };
     match done {
@@ -72,26 +75,19 @@ fn write(attribute: &Path, value: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(attribute)?.write_all(value.as_bytes())
 }
 
-/// Has another process of this program do a step. One that waits in the kernel for a disk cannot be ended, and keeps every lock it
-/// has: so it is one that has none, and this process can be ended and started again meanwhile.
-fn elsewhere(what: &str, path: &Path, value: Option<&str>) -> io::Result<()> {
-    let output = Command::new("/proc/self/exe")
-        .args(APART)
-        .arg(what)
-        .arg(path)
-        .args(value)
-        .env_clear()
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .output()?;
-    match String::from_utf8_lossy(&output.stdout).trim() {
-        DONE => Ok(()),
-        other => Err(match other.parse() {
-            Ok(number) => io::Error::from_raw_os_error(number),
-            // Never taken for "it is gone already".
-            Err(_) => io::Error::other(format!("the process that did this ended early: {}", output.status)),
-        }),
+impl Configfs {
+    fn elsewhere(&self, what: &str, path: &Path, value: Option<&str>) -> io::Result<()> {
+        let path = self.root.join(path).to_string_lossy().into_owned();
+        let words: Vec<_> = [what, &path].into_iter().chain(value).collect();
+        let said = self.apart.ask(&words, None).map_err(io::Error::other)?;
+        match said.as_str() {
+            DONE => Ok(()),
+            other => Err(match other.parse() {
+                Ok(number) => io::Error::from_raw_os_error(number),
+                // Never taken for "it is gone already".
+                Err(_) => io::Error::other(format!("the process that did this said {other:?}")),
+            }),
+        }
     }
 }
 
@@ -105,7 +101,7 @@ impl Tree for Configfs {
     }
 
     fn remove_slowly(&self, directory: &Path) -> io::Result<()> {
-        elsewhere("remove", &self.root.join(directory), None)
+        self.elsewhere("remove", directory, None)
     }
 
     fn write(&self, attribute: &Path, value: &str) -> io::Result<()> {
@@ -113,7 +109,7 @@ impl Tree for Configfs {
     }
 
     fn write_slowly(&self, attribute: &Path, value: &str) -> io::Result<()> {
-        elsewhere("write", &self.root.join(attribute), Some(value))
+        self.elsewhere("write", attribute, Some(value))
     }
 
     fn read(&self, attribute: &Path) -> io::Result<String> {
@@ -152,15 +148,14 @@ mod tests {
     fn a_step_says_that_it_is_done_or_why_not_and_nothing_else_counts() {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name).display().to_string();
-        let step = |words: &[&str]| apart(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
         fs::write(at("enable"), "1").unwrap();
         fs::create_dir(at("namespace")).unwrap();
-        assert_eq!(step(&["write", &at("enable"), "0"]), "done");
+        assert_eq!(apart(&["write", &at("enable"), "0"]), "done");
         assert_eq!(fs::read_to_string(at("enable")).unwrap(), "0");
-        assert_eq!(step(&["write", &at("missing"), "0"]), "2", "ENOENT: nothing is made");
-        assert_eq!(step(&["remove", &at("namespace")]), "done");
-        assert_eq!(step(&["remove", &at("namespace")]), "2");
-        assert_eq!(step(&["remove"]), "22");
+        assert_eq!(apart(&["write", &at("missing"), "0"]), "2", "ENOENT: nothing is made");
+        assert_eq!(apart(&["remove", &at("namespace")]), "done");
+        assert_eq!(apart(&["remove", &at("namespace")]), "2");
+        assert_eq!(apart(&["remove"]), "22");
         // This very test program does not know those words.
         let told = Configfs::new(place.path()).write_slowly(Path::new("enable"), "1").unwrap_err();
         assert_eq!(told.kind(), io::ErrorKind::Other, "{told}");
