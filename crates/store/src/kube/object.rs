@@ -1,7 +1,7 @@
 //! The objects: where they are, what of them is the record, and what spec they are made with.
 
 use bowline_api::{GROUP, VERSION, keys, size_of};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::people;
@@ -113,41 +113,60 @@ impl Object {
         if !self.has_record() {
             return Ok(None);
         }
-        let told = people::fields(key.kind);
-        let mut record = self.status.clone();
-        record.retain(|name, _| !told.contains(&name.as_str()));
-        let version = record.remove(RECORD_VERSION).unwrap_or_default();
-        let value = json!({ "version": version, "record": record }).to_string().into_bytes();
+        let record = Envelope {
+            record: Record { status: &self.status, kind: key.kind },
+            version: self.status.get(RECORD_VERSION),
+        };
+        let value = serde_json::to_vec(&record)
+            .map_err(|error| StoreError::Refused { key: key.clone(), reason: error.to_string() })?;
         Ok(Some(Entry { key: key.clone(), value, revision: self.revision()? }))
     }
 
     /// The first field of `sent` that did not come back as it was.
     pub(crate) fn lost(&self, sent: &Map<String, Value>) -> Option<String> {
-        difference(
-            &mut "status".to_owned(),
-            &Value::Object(sent.clone()),
-            &Value::Object(self.status.clone()),
-        )
+        lost_of(sent, &self.status).map(|path| format!("status{path}"))
     }
 }
 
+/// A record as the store hands it out: its fields without what people are told, and its version.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    record: Record<'a>,
+    version: Option<&'a Value>,
+}
+
+struct Record<'a> {
+    status: &'a Map<String, Value>,
+    kind: Kind,
+}
+
+impl Serialize for Record<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let told = people::fields(self.kind);
+        let is_record = |name: &str| name != RECORD_VERSION && !told.contains(&name);
+        serializer.collect_map(self.status.iter().filter(|(name, _)| is_record(name)))
+    }
+}
+
+/// The path to where `found` lacks something of `sent`. A path is made only where one is told.
+fn lost_of(sent: &Map<String, Value>, found: &Map<String, Value>) -> Option<String> {
+    sent.iter().find_map(|(name, value)| {
+        let path = difference(value, found.get(name).unwrap_or(&Value::Null))?;
+        Some(format!(".{name}{path}"))
+    })
+}
+
 /// Where `found` lacks something of `sent`. A null and nothing are the same.
-fn difference(path: &mut String, sent: &Value, found: &Value) -> Option<String> {
-    let step = |path: &String, name: &str, sent: &Value, found: &Value| {
-        difference(&mut format!("{path}.{name}"), sent, found)
-    };
+fn difference(sent: &Value, found: &Value) -> Option<String> {
     match (sent, found) {
-        (Value::Object(sent), Value::Object(found)) => sent
-            .iter()
-            .find_map(|(name, value)| step(path, name, value, found.get(name).unwrap_or(&Value::Null))),
-        (Value::Array(sent), Value::Array(found)) if sent.len() == found.len() => sent
-            .iter()
-            .zip(found)
-            .enumerate()
-            .find_map(|(n, (sent, found))| step(path, &n.to_string(), sent, found)),
+        (Value::Object(sent), Value::Object(found)) => lost_of(sent, found),
+        (Value::Array(sent), Value::Array(found)) if sent.len() == found.len() => {
+            let mut pairs = sent.iter().zip(found).enumerate();
+            pairs.find_map(|(n, (sent, found))| Some(format!(".{n}{}", difference(sent, found)?)))
+        }
         // What is empty may come back as nothing; for a record that is the same.
         (Value::Object(sent), Value::Null) if sent.is_empty() => None,
-        (sent, found) => (sent != found).then(|| path.clone()),
+        (sent, found) => (sent != found).then(String::new),
     }
 }
 
@@ -176,21 +195,23 @@ fn parts(key: &Key, value: &[u8]) -> Result<(u64, Map<String, Value>), StoreErro
 pub(crate) fn status_of(key: &Key, value: &[u8]) -> Result<Map<String, Value>, StoreError> {
     let (version, mut status) = parts(key, value)?;
     status.insert(RECORD_VERSION.to_owned(), version.into());
-    if let Some(path) = too_large("status", &Value::Object(status.clone())) {
-        let reason = format!("{path} is more than Kubernetes can count");
+    if let Some(path) = too_large_in(&status) {
+        let reason = format!("status{path} is more than Kubernetes can count");
         return Err(StoreError::Refused { key: key.clone(), reason });
     }
     Ok(status)
 }
 
+fn too_large_in(fields: &Map<String, Value>) -> Option<String> {
+    fields.iter().find_map(|(name, value)| Some(format!(".{name}{}", too_large(value)?)))
+}
+
 /// Kubernetes keeps integers as 64 bits with a sign, and makes larger ones inexact.
-fn too_large(path: &str, value: &Value) -> Option<String> {
+fn too_large(value: &Value) -> Option<String> {
     match value {
-        Value::Number(number) => (number.is_u64() && !number.is_i64()).then(|| path.to_owned()),
-        Value::Object(fields) => {
-            fields.iter().find_map(|(name, value)| too_large(&format!("{path}.{name}"), value))
-        }
-        Value::Array(items) => items.iter().find_map(|value| too_large(path, value)),
+        Value::Number(number) => (number.is_u64() && !number.is_i64()).then(String::new),
+        Value::Object(fields) => too_large_in(fields),
+        Value::Array(items) => items.iter().find_map(too_large),
         Value::Null | Value::Bool(_) | Value::String(_) => None,
     }
 }
@@ -261,7 +282,7 @@ mod tests {
             (json!({}), Some("status.a")),
         ];
         for (found, lost) in rows {
-            let found = difference(&mut "status".to_owned(), &sent, &found);
+            let found = difference(&sent, &found).map(|path| format!("status{path}"));
             assert_eq!(found.as_deref(), lost);
         }
     }
