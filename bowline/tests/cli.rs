@@ -4,12 +4,15 @@
 use bowline_controller::{Catalog, Node};
 use bowline_core::NodeId;
 use bowline_engine::{Clock, SystemClock};
+use bowline_host::helper::Helper;
+use bowline_host::nvme::Kernel;
 use bowline_store::MemoryStore;
 use bowline_testkit::SimTarget;
 use bowline_web::{Api, Server};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A `bowline up` without storage and without a kernel.
@@ -318,16 +321,20 @@ fn events_are_followed_from_the_past_into_the_future() {
     assert_eq!((code, err.as_str()), (Some(0), ""));
 }
 
-/// The node's child: the answer on stdout, or the number of the kernel's refusal on stderr.
+/// What nodes and agents let a second process of this program do.
 #[test]
 fn a_write_to_the_kernel_is_made_by_a_process_of_its_own() {
     let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("nvme-fabrics");
-    let typed = ["kernel-write", file.to_str().unwrap(), "transport=tcp,nqn=a"];
-    let refused = run(place.path(), &typed);
-    assert_eq!((refused.status.code(), refused.stderr.as_slice()), (Some(1), b"errno 2".as_slice()));
+    let at = |name: &str| place.path().join(name);
+    let (file, text) = (at("nvme-fabrics"), "transport=tcp,nqn=a");
+    let limit = Duration::from_secs(60);
+    let node = Helper::new(env!("CARGO_BIN_EXE_bowline"), ["kernel-write"]);
+    assert_eq!(node.write(&file, text, limit).unwrap_err().errno(), Some(2), "ENOENT");
     std::fs::write(&file, "").unwrap();
-    let written = run(place.path(), &typed);
-    assert_eq!(written.status.code(), Some(0), "{written:?}");
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "transport=tcp,nqn=a");
+    node.write(&file, text, limit).unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    std::fs::create_dir(at("namespace")).unwrap();
+    let agent = Helper::new(env!("CARGO_BIN_EXE_bowline"), ["target", "apart"]);
+    let remove = || agent.ask(&["remove", at("namespace").to_str().unwrap()], Some(limit)).unwrap();
+    assert_eq!((remove(), remove()), ("done".to_owned(), "2".to_owned()));
 }

@@ -123,6 +123,8 @@ impl Helper {
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // One that waits in the kernel must not keep open what this process writes to.
+            .stderr(Stdio::null())
             .process_group(0)
             .spawn()?;
         drop(starting);
