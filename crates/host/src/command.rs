@@ -157,7 +157,7 @@ impl Programs {
     }
 
     /// Runs a program that is not looked for, for as long as it may take; `program` is what errors call it.
-    pub(crate) fn run_file<A: AsRef<OsStr>>(
+    fn run_file<A: AsRef<OsStr>>(
         &self,
         file: &Path,
         program: &str,

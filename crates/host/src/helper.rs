@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -206,7 +207,10 @@ fn serve_on(
         let begun = std::thread::Builder::new().spawn(move || {
             let mut words = line.split('\t');
             let number = words.next().unwrap_or_default();
-            let said = work(&words.collect::<Vec<_>>()).replace('\n', " ");
+            let words: Vec<_> = words.collect();
+            // An answer all the same: somebody may wait for it for ever.
+            let said = catch_unwind(|| work(&words)).unwrap_or_else(|_| "it failed unexpectedly".to_owned());
+            let said = said.replace('\n', " ");
             let mut output = lock(&output);
             // Who asked is gone, and this process soon, too.
             let _ = output.write_all(format!("{number}\t{said}\n").as_bytes()).and_then(|()| output.flush());
@@ -294,7 +298,11 @@ mod tests {
     #[test]
     fn each_step_has_an_answer_in_one_line() {
         let output = Arc::new(Mutex::new(Vec::new()));
-        serve_on(&b"1\ta\tb c\n2\n"[..], &output, |words| format!("{}\n", words.join("+")));
+        let work = |words: &[&str]| {
+            assert_ne!(words, ["panic"], "on purpose");
+            format!("{}\n", words.join("+"))
+        };
+        serve_on(&b"1\ta\tb c\n2\n3\tpanic\n"[..], &output, work);
         let began = Instant::now();
         let lines = || {
             let mut lines: Vec<_> =
@@ -302,10 +310,10 @@ mod tests {
             lines.sort();
             lines
         };
-        while lines().len() < 2 {
+        while lines().len() < 3 {
             assert!(began.elapsed() < Duration::from_secs(30), "{:?}", lines());
             std::thread::yield_now();
         }
-        assert_eq!(lines(), ["1\ta+b c ", "2\t "]);
+        assert_eq!(lines(), ["1\ta+b c ", "2\t ", "3\tit failed unexpectedly"]);
     }
 }

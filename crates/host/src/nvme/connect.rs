@@ -92,7 +92,7 @@ pub(super) fn listed(failures: &[Failure]) -> String {
     if said.is_empty() { "it has no address".to_owned() } else { said }
 }
 
-/// One connect at a time in this process; the child sees to the others on the machine.
+/// One connect at a time in this process; whoever writes it sees to the others on the machine.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     taken: Mutex<bool>,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Where connects are written to.
 pub(super) const FABRICS: &str = "nvme-fabrics";
 
-/// The files that the child writes to, and no others.
+/// The files that are written to, and no others.
 const FILES: [&str; 3] = [FABRICS, "delete_controller", "rescan_controller"];
 
 /// Why a write was not done, or not to the end.
