@@ -90,9 +90,11 @@ impl Inner {
         if record.draining.contains_key(&epoch) {
             return TargetError::InUse { by: format!("epoch {epoch} of another node") };
         }
-        // That it is closed may follow from a grant that a loss of power undoes; what is told here must not.
-        if (record.draining.len() != before || !record.recent.is_empty())
-            && let Err(fault) = self.directory.write_pressing(item, record)
+        // That it is closed may follow from what a loss of power undoes; what is told here must not.
+        if (record.draining.len() != before
+            || !record.recent.is_empty()
+            || !self.directory.is_durable(record))
+            && let Err(fault) = self.directory.write_closing(item, record)
         {
             return told(&fault);
         }
@@ -125,10 +127,10 @@ impl Inner {
             self.write_somehow(item, record, lock);
             return Err(error);
         }
-        // As in `closed`: where nothing changes, the answer may still rest on a grant that is not durable.
-        if record != before || !record.recent.is_empty() {
+        // As in `closed`: where nothing changes, the answer may still rest on what is not durable.
+        if record != before || !record.recent.is_empty() || !self.directory.is_durable(&record) {
             pass("target.revoke.before");
-            self.directory.write_pressing(&item, &record).map_err(|fault| told(&fault))?;
+            self.directory.write_closing(&item, &record).map_err(|fault| told(&fault))?;
             pass("target.revoke.after");
         }
         match lingering? {
@@ -142,7 +144,7 @@ impl Inner {
     fn write_somehow(&self, item: Item, record: VolumeRecord, lock: PathLock) {
         let (directory, (done, written)) = (self.directory.clone(), mpsc::channel());
         let write = move || {
-            if let Err(fault) = directory.write_pressing(&item, &record) {
+            if let Err(fault) = directory.write_closing(&item, &record) {
                 tracing::warn!(item = called(&item), %fault, "not stored that it is draining");
             }
             // Its lock goes with the write: nothing may be stored in between.

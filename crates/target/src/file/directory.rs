@@ -1,6 +1,7 @@
 //! One directory of volumes: its files, records and locks. Shared by the target and by nodes on the same machine.
 
 use super::name::{Part, Stem};
+use super::recent::Writer;
 use super::record::{self, CutRecord, DirectoryRecord, Phase, Record, SnapshotRecord, VolumeRecord};
 use crate::Item;
 use bowline_core::{SnapshotId, Timestamp};
@@ -74,6 +75,7 @@ pub(super) enum Claim {
 pub(super) struct Directory {
     pub(super) path: PathBuf,
     pub(super) installation: String,
+    pub(super) writer: Writer,
 }
 
 impl Directory {
@@ -123,7 +125,9 @@ impl Directory {
 
     /// Stores a record durably.
     pub(super) fn write<R: Record>(&self, item: &Item, record: &R) -> Result<(), Fault> {
-        write_file(&self.path(item, Part::Record), &self.path(item, Part::Draft), record)
+        let written = write_file(&self.path(item, Part::Record), &self.path(item, Part::Draft), record);
+        // It may be there all the same, and be gone after a loss of power.
+        written.inspect_err(|_| self.writer.renew())
     }
 
     /// Stores what must be stored also on a full disk: that somebody is out, or that something goes.

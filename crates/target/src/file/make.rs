@@ -138,7 +138,8 @@ impl Inner {
         progress: &Progress,
     ) -> Result<(), ProvisionError> {
         let told = |fault| self.told(fault, order.size);
-        let mut record = VolumeRecord::new(&self.directory.installation, order, now());
+        let mut record =
+            VolumeRecord::new(&self.directory.installation, order, now(), self.directory.writer.id());
         self.directory.write(item, &record).map_err(told)?;
         self.directory.remove(item, Part::Partial).map_err(told)?;
         self.directory.remove(item, Part::Data).map_err(told)?;

@@ -39,6 +39,14 @@ impl From {
     }
 }
 
+/// How often it was stored who is shut out, and who wrote the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Closings {
+    pub(super) count: u64,
+    pub(super) writer: u64,
+}
+
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -57,6 +65,10 @@ pub(super) struct VolumeRecord {
     pub(super) exports: Exports,
     /// Shut out, but not proven gone: devices of these grants may still reach the bytes.
     pub(super) draining: BTreeMap<Epoch, Export>,
+    /// The number of what it says above. One that was written in place counts only above it; a record of an earlier Bowline, which does not
+    /// look there, has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) closings: Option<Closings>,
     /// Those of the exports that are not in the file of this record yet; a loss of power may undo them.
     #[serde(skip)]
     pub(super) recent: BTreeMap<Epoch, Export>,
@@ -66,7 +78,7 @@ pub(super) struct VolumeRecord {
 }
 
 impl VolumeRecord {
-    pub(super) fn new(installation: &str, order: &NewVolume, now: Timestamp) -> Self {
+    pub(super) fn new(installation: &str, order: &NewVolume, now: Timestamp, writer: u64) -> Self {
         Self {
             installation: installation.to_owned(),
             volume: order.volume.clone(),
@@ -79,6 +91,7 @@ impl VolumeRecord {
             created_at: now,
             exports: Exports::default(),
             draining: BTreeMap::new(),
+            closings: Some(Closings { count: 0, writer }),
             recent: BTreeMap::new(),
             recent_at: 0,
         }
@@ -258,7 +271,7 @@ mod tests {
             size: 4096,
             source: Some(Source::Volume(VolumeId::new("w").unwrap())),
         };
-        let mut record = VolumeRecord::new("i", &order, Timestamp::UNIX_EPOCH);
+        let mut record = VolumeRecord::new("i", &order, Timestamp::UNIX_EPOCH, 7);
         record.exports.allow(&NodeId::new("n").unwrap(), Epoch::new(3), Mode::UNKNOWN).unwrap();
         record
     }

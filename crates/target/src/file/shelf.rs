@@ -2,6 +2,7 @@
 
 use super::directory::{Directory, Fault};
 use super::name::Part;
+use super::recent::Writer;
 use super::record::Phase;
 use super::start::OpenError;
 use crate::{BackingError, BackingFiles, Item};
@@ -23,7 +24,7 @@ impl Shelf {
         let identity = Directory::identity(&path).map_err(|fault| OpenError::of(&path, &fault))?;
         let installation =
             identity.ok_or_else(|| OpenError::NotADirectory { path: path.clone() })?.installation;
-        Ok(Self { directory: Directory { path, installation } })
+        Ok(Self { directory: Directory { path, installation, writer: Writer::new() } })
     }
 }
 

@@ -4,6 +4,7 @@ use super::cut::first_of;
 use super::directory::{Directory, Fault, called, now, write_file};
 use super::exporter::{Exporter, Loops};
 use super::name::{self, Ours, Part};
+use super::recent::Writer;
 use super::record::{DirectoryRecord, From, Phase, SnapshotRecord, VolumeRecord};
 use super::room::Room;
 use super::{FileTarget, Inner, Settings};
@@ -121,7 +122,7 @@ impl FileTarget {
             host,
             exporter,
             sizes: Sizes { minimum: MINIMUM, maximum, multiple: MULTIPLE },
-            directory: Directory { path, installation },
+            directory: Directory { path, installation, writer: Writer::new() },
             room: Room::new(policy),
             turns: Turns::default(),
             unfinished: Mutex::default(),
@@ -154,7 +155,7 @@ fn installation(path: &Path, found: &Found) -> Result<String, OpenError> {
     if let Some(record) = Directory::identity(path).map_err(of)? {
         return Ok(record.installation);
     }
-    let any = Directory { path: path.to_owned(), installation: String::new() };
+    let any = Directory { path: path.to_owned(), installation: String::new(), writer: Writer::new() };
     let mut named = BTreeSet::new();
     for item in found.items.keys() {
         named.extend(any.installation_of(item));

@@ -11,7 +11,6 @@ fn three(lab: &Lab, dir: &Path) {
     for id in ["a", "b", "good"] {
         lab.create(&target, &order(id, MIB, None)).unwrap();
         lab.runtime.block_on(target.allow(&grant(id, "n", 1))).unwrap();
-        // What closes anything is in the record.
         lab.runtime.block_on(target.revoke(&revocation(id, "m", 1))).unwrap();
     }
     lab.snapshot(&target, &[cut("s", "good")]).unwrap();
@@ -62,8 +61,13 @@ const ROWS: &[(&str, Deed, &str)] = &[
     ),
     (
         "epoch changed",
-        |dir| replace(&dir.join("vol-a.json"), "\"highest\":1", "\"highest\":0"),
+        |dir| replace(&dir.join("vol-a.json"), "\"highest\":0", "\"highest\":9"),
         "its checksum does not match",
+    ),
+    (
+        "no places",
+        |dir| fs::remove_file(dir.join("vol-a.recent")).unwrap(),
+        "vol-a.recent is missing, so it cannot be told who was shut out",
     ),
     ("noise", |dir| fs::write(dir.join("vol-a.json"), [0xff, 0, 7]).unwrap(), "is not text"),
     (

@@ -14,6 +14,9 @@ const NODES: [&str; 3] = ["a", "b", "c"];
 const SECTOR: usize = 512;
 const RECORD: &str = "vol-v.json";
 const RECENT: &str = "vol-v.recent";
+/// Where in that file closings begin, and how long each is.
+const CLOSINGS: usize = 2 * PLACE;
+const PLACE: usize = 4096;
 
 fn epochs(lab: &Lab, target: &FileTarget) -> BTreeSet<u64> {
     let page = lab.runtime.block_on(target.exports(None, 100)).unwrap();
@@ -44,14 +47,15 @@ fn deed(lab: &Lab, target: &FileTarget, dice: &mut Dice) -> Option<u64> {
     }
 }
 
-/// A file of which every sector is as some write left it, or as none did.
-fn torn(versions: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
+/// A file of which every sector is as some write left it, or, if it was never flushed, as none did.
+fn torn(versions: &[Vec<u8>], is_flushed: bool, dice: &mut Dice) -> Vec<u8> {
     let longest = versions.iter().map(Vec::len).max().unwrap_or_default();
     let mut bytes = vec![0; longest];
-    let mut version = dice.below(versions.len() as u64 + 1);
+    let choices = versions.len() as u64 + u64::from(!is_flushed);
+    let mut version = dice.below(choices);
     for (index, sector) in bytes.chunks_mut(SECTOR).enumerate() {
         if dice.below(6) == 0 {
-            version = dice.below(versions.len() as u64 + 1);
+            version = dice.below(choices);
         }
         let written = versions.get(usize::try_from(version).unwrap());
         let written = written.and_then(|bytes| bytes.get(index * SECTOR..(index + 1) * SECTOR));
@@ -59,8 +63,23 @@ fn torn(versions: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
             sector.copy_from_slice(written);
         }
     }
-    bytes.truncate(longest.saturating_sub(usize::try_from(dice.below(3)).unwrap() * 4000));
+    if !is_flushed {
+        bytes.truncate(longest.saturating_sub(usize::try_from(dice.below(3)).unwrap() * 4000));
+    }
     bytes
+}
+
+/// A file as it was flushed when something was closed in it; the copy in the other place came later.
+fn flushed(before: &[u8], after: &[u8]) -> Option<Vec<u8>> {
+    if before[CLOSINGS..] == after[CLOSINGS..] {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&after[CLOSINGS..]);
+    let count: usize = text.split("\"count\":").nth(1)?.split(',').next()?.parse().ok()?;
+    let mut flushed = after.to_vec();
+    let other = CLOSINGS + (1 - count % 2) * PLACE;
+    flushed[other..other + PLACE].copy_from_slice(&before[other..other + PLACE]);
+    Some(flushed)
 }
 
 /// Starts on what the loss of power left, and asks for everything that was closed.
@@ -87,29 +106,50 @@ fn nothing_closed_is_open(lab: &Lab, dir: &Path, closed: &BTreeSet<u64>, what: &
 #[test]
 fn no_loss_of_power_opens_what_was_told_to_be_closed() {
     lab("power::no_loss_of_power_opens_what_was_told_to_be_closed", &[], |lab| {
-        let mut kept = 0;
+        let (mut kept, mut in_place, mut whole) = (0, 0, 0);
         for seed in 1..=30 {
             let mut dice = Dice::new(seed);
             let (dir, after) = (lab.path(&format!("volumes-{seed}")), lab.path(&format!("after-{seed}")));
-            let target = lab.open(&dir);
+            let mut target = lab.open(&dir);
             lab.create(&target, &order("v", MIB, None)).unwrap();
             fs::create_dir(&after).unwrap();
-            let (mut closed, mut versions) = (BTreeSet::new(), Vec::new());
+            let (mut closed, mut is_flushed) = (BTreeSet::new(), false);
+            let mut versions = vec![fs::read(dir.join(RECENT)).unwrap()];
             for step in 0..25 {
-                if let Some(highest) = deed(lab, &target, &mut dice) {
+                if dice.below(8) == 0 {
+                    drop(target);
+                    target = lab.open(&dir);
+                }
+                let lose_power = |recent: Vec<u8>, closed: &BTreeSet<u64>, when: &str| {
+                    for name in ["directory.json", RECORD, "vol-v.data"] {
+                        fs::copy(dir.join(name), after.join(name)).unwrap();
+                    }
+                    fs::write(after.join(RECENT), recent).unwrap();
+                    nothing_closed_is_open(lab, &after, closed, &format!("seed {seed}, step {step}, {when}"));
+                };
+                let record = fs::read(dir.join(RECORD)).unwrap();
+                let highest = deed(lab, &target, &mut dice);
+                let now = fs::read(dir.join(RECENT)).unwrap();
+                if let Some(flushed) = flushed(versions.last().unwrap(), &now) {
+                    // In the middle of it: what was told before is still closed. Then it is flushed, and so is all that was there before.
+                    in_place += 1;
+                    versions.push(flushed.clone());
+                    lose_power(torn(&versions, is_flushed, &mut dice), &closed, "while it is closed");
+                    (versions, is_flushed) = (vec![flushed], true);
+                }
+                versions.push(now);
+                if let Some(highest) = highest {
                     let open = epochs(lab, &target);
                     closed.extend((1..=highest).filter(|epoch| !open.contains(epoch)));
+                    whole += usize::from(record != fs::read(dir.join(RECORD)).unwrap());
                 }
-                versions.extend(fs::read(dir.join(RECENT)).ok().filter(|now| versions.last() != Some(now)));
-                for name in ["directory.json", RECORD, "vol-v.data"] {
-                    fs::copy(dir.join(name), after.join(name)).unwrap();
-                }
-                fs::write(after.join(RECENT), torn(&versions, &mut dice)).unwrap();
-                nothing_closed_is_open(lab, &after, &closed, &format!("seed {seed}, step {step}"));
+                lose_power(torn(&versions, is_flushed, &mut dice), &closed, "after it");
                 kept += usize::from(epochs(lab, &open(&after, GENEROUS).unwrap()) == epochs(lab, &target));
             }
         }
-        assert!(kept > 100, "of 750 only {kept} kept every grant: hardly anything was tried");
+        let tried =
+            format!("of 750 {kept} kept every grant, {in_place} closed in place, {whole} with the record");
+        assert!(kept > 100 && in_place > 50 && whole > 20, "hardly anything was tried: {tried}");
     });
 }
 
@@ -161,6 +201,88 @@ fn grants_of_an_earlier_volume_of_the_same_id_let_nobody_in() {
         lab.create(&target, &order("v", MIB, None)).unwrap();
         assert_ne!(fs::read(dir.join(RECENT)).unwrap(), left);
         fs::write(dir.join(RECENT), left).unwrap();
+        assert_eq!(epochs(lab, &target), BTreeSet::new());
+    });
+}
+
+/// What a loss of power leaves of a file whose closings were never flushed.
+fn without_closings(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[CLOSINGS..].fill(0);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_a_process_that_died_has_closed_is_stored_again_before_it_is_told() {
+    lab("power::what_a_process_that_died_has_closed_is_stored_again_before_it_is_told", &[], |lab| {
+        let dir = lab.path("volumes");
+        let target = lab.open(&dir);
+        lab.create(&target, &order("v", MIB, None)).unwrap();
+        lab.runtime.block_on(target.allow(&grant("v", "a", 1))).unwrap();
+        let before = fs::read(dir.join(RECORD)).unwrap();
+        lab.runtime.block_on(target.revoke(&revocation("v", "a", 1))).unwrap();
+        assert_eq!(fs::read(dir.join(RECORD)).unwrap(), before, "it is closed in place");
+        drop(target);
+        // Its last write may not have been flushed, for all that this one knows.
+        let target = lab.open(&dir);
+        for again in ["revoked", "allowed"] {
+            match again {
+                "revoked" => drop(lab.runtime.block_on(target.revoke(&revocation("v", "a", 1))).unwrap()),
+                _ => drop(lab.runtime.block_on(target.allow(&grant("v", "a", 1))).unwrap_err()),
+            }
+            without_closings(&dir.join(RECENT));
+            assert_eq!(epochs(lab, &target), BTreeSet::new(), "{again}");
+        }
+    });
+}
+
+#[test]
+fn a_record_of_an_earlier_bowline_is_completed_before_anything_is_closed_in_place() {
+    lab(
+        "power::a_record_of_an_earlier_bowline_is_completed_before_anything_is_closed_in_place",
+        &[],
+        |lab| {
+            let dir = lab.path("volumes");
+            let target = lab.open(&dir);
+            lab.create(&target, &order("v", MIB, None)).unwrap();
+            drop(target);
+            let record = fs::read_to_string(dir.join(RECORD)).unwrap();
+            let (head, tail) = record.split_once(",\"closings\":{").unwrap();
+            let (_, tail) = tail.split_once('}').unwrap();
+            fs::write(dir.join(RECORD), summed(&format!("{head}{tail}"))).unwrap();
+            let target = lab.open(&dir);
+            for (epoch, in_place) in [(1, false), (2, true)] {
+                lab.runtime.block_on(target.allow(&grant("v", "a", epoch))).unwrap();
+                let before = fs::read(dir.join(RECORD)).unwrap();
+                lab.runtime.block_on(target.revoke(&revocation("v", "a", epoch))).unwrap();
+                assert_eq!(fs::read(dir.join(RECORD)).unwrap() == before, in_place, "epoch {epoch}");
+            }
+        },
+    );
+}
+
+/// A record whose checksum fits again after it was changed.
+fn summed(record: &str) -> String {
+    let rest = &record["{\"crc32\":\"00000000".len()..];
+    let step = |sum: u32| if sum & 1 == 1 { (sum >> 1) ^ 0xEDB8_8320 } else { sum >> 1 };
+    let sum = !rest.bytes().fold(!0_u32, |sum, byte| (0..8).fold(sum ^ u32::from(byte), |sum, _| step(sum)));
+    format!("{{\"crc32\":\"{sum:08x}{rest}")
+}
+
+#[test]
+fn a_volume_without_its_places_lets_nobody_in() {
+    lab("power::a_volume_without_its_places_lets_nobody_in", &[], |lab| {
+        let dir = lab.path("volumes");
+        let target = lab.open(&dir);
+        lab.create(&target, &order("v", MIB, None)).unwrap();
+        lab.runtime.block_on(target.allow(&grant("v", "a", 1))).unwrap();
+        lab.runtime.block_on(target.revoke(&revocation("v", "a", 1))).unwrap();
+        fs::remove_file(dir.join(RECENT)).unwrap();
+        for epoch in [1, 2] {
+            let told = lab.runtime.block_on(target.allow(&grant("v", "a", epoch)));
+            let Err(TargetError::Refused { error }) = told else { panic!("{told:?}") };
+            assert!(error.contains("vol-v.recent is missing"), "{error}");
+        }
         assert_eq!(epochs(lab, &target), BTreeSet::new());
     });
 }

@@ -276,21 +276,25 @@ fn volumes(directory: &Path) -> Vec<String> {
 
 /// Whom the records of a volume let in, and whom they have shut out without a proof.
 fn grants(directory: &Path, volume: &str) -> Option<(Grants, Grants)> {
-    // The recent ones first: a later record says about every earlier grant whether it is still open.
-    let recent = settled(&directory.join(format!("vol-{volume}.recent")));
+    // What is written in place first: a later record says about every earlier grant whether it is still open.
+    let places = settled(&directory.join(format!("vol-{volume}.recent")));
     let text = fs::read(directory.join(format!("vol-{volume}.json"))).ok()?;
-    let record: Value = serde_json::from_slice(&text).ok()?;
-    let record = &record["record"];
-    let highest = record["exports"]["highest"].as_u64()?;
-    let mut let_in = by_epoch(&record["exports"]["open"]);
-    for place in recent.chunks(PLACE) {
+    let mut record: Value = serde_json::from_slice(&text).ok()?;
+    let record = record["record"].take();
+    let parsed = places.chunks(PLACE).filter_map(|place| {
         let end = place.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        let Ok(place) = serde_json::from_slice::<Value>(&place[..end]) else { continue };
-        let is_of_it = place["record"]["createdAt"] == record["createdAt"];
-        let open = by_epoch(&place["record"]["open"]);
-        let_in.extend(open.into_iter().filter(|(epoch, _)| is_of_it && *epoch > highest));
+        Some(serde_json::from_slice::<Value>(&place[..end]).ok()?["record"].take())
+    });
+    let places: Vec<Value> = parsed.filter(|place| place["createdAt"] == record["createdAt"]).collect();
+    let count = |said: &Value| said["closings"]["count"].as_u64();
+    let newer = places.iter().filter(|place| count(place).is_some() && count(place) > count(&record));
+    let newest = newer.max_by_key(|place| count(place)).unwrap_or(&record);
+    let highest = newest["exports"]["highest"].as_u64()?;
+    let mut let_in = by_epoch(&newest["exports"]["open"]);
+    for place in &places {
+        let_in.extend(by_epoch(&place["open"]).into_iter().filter(|(epoch, _)| *epoch > highest));
     }
-    Some((let_in, by_epoch(&record["draining"])))
+    Some((let_in, by_epoch(&newest["draining"])))
 }
 
 fn by_epoch(value: &Value) -> Grants {
@@ -315,23 +319,30 @@ fn settled(path: &Path) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const RECORD: &str = r#"{"crc32":"00000000","version":1,"record":{"createdAt":"t","exports":
+    const RECORD: &str = r#"{"crc32":"00000000","version":1,"record":{"createdAt":"t","closings":{"count":COUNT,"writer":1},"exports":
         {"highest":HIGHEST,"open":{OPEN}},"draining":{DRAINING}}}"#;
 
-    /// A directory with one volume, written by hand.
-    fn directory(highest: u64, open: &str, draining: &str, recent: [&str; 2]) -> tempfile::TempDir {
-        let directory = tempfile::tempdir().unwrap();
-        let record = RECORD
+    /// What is said of a volume of which this much was closed before.
+    fn record(count: u64, highest: u64, open: &str, draining: &str) -> String {
+        RECORD
+            .replace("COUNT", &count.to_string())
             .replace("HIGHEST", &highest.to_string())
             .replace("OPEN", open)
-            .replace("DRAINING", draining);
+            .replace("DRAINING", draining)
+    }
+
+    /// A directory with one volume, written by hand.
+    fn directory(record: &str, recent: [&str; 2], closings: [&str; 2]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("vol-v.json"), record).unwrap();
-        let mut bytes = vec![0; 2 * PLACE];
-        for (place, text) in bytes.chunks_mut(PLACE).zip(recent) {
-            if !text.is_empty() {
-                let text = format!(r#"{{"record":{{"createdAt":"t","open":{{{text}}}}}}}"#);
-                place[..text.len()].copy_from_slice(text.as_bytes());
-            }
+        let mut bytes = vec![0; 4 * PLACE];
+        let recent = recent.map(|text| match text {
+            "" => String::new(),
+            text => format!(r#"{{"record":{{"createdAt":"t","open":{{{text}}}}}}}"#),
+        });
+        let texts = recent.iter().map(String::as_str).chain(closings);
+        for (place, text) in bytes.chunks_mut(PLACE).zip(texts) {
+            place[..text.len()].copy_from_slice(text.as_bytes());
         }
         fs::write(directory.path().join("vol-v.recent"), bytes).unwrap();
         directory
@@ -361,13 +372,22 @@ mod tests {
             (3, String::new(), A, ["", ""], false),
             (0, String::new(), "", ["", ""], false),
         ] {
-            let directory = directory(highest, &open, draining, recent);
-            let seen = look(directory.path());
-            assert_eq!(
-                !seen.violations.is_empty(),
-                wrong,
-                "{highest} {open} {draining} {recent:?}: {seen:?}"
-            );
+            let (said, older) = (record(2, highest, &open, draining), record(1, 0, "", ""));
+            // In the record, or closed in place since: an older record or place says nothing any more.
+            for (record, closings) in [
+                (&said, ["", ""]),
+                (&said, [&*older, ""]),
+                (&older, ["", &*said]),
+                (&older, [&*said, &*older]),
+            ] {
+                let directory = directory(record, recent, closings);
+                let seen = look(directory.path());
+                assert_eq!(
+                    !seen.violations.is_empty(),
+                    wrong,
+                    "{highest} {open} {draining} {recent:?} {closings:?}: {seen:?}"
+                );
+            }
         }
     }
 
