@@ -19,6 +19,7 @@ mod fence;
 mod kernel;
 mod lab;
 mod many;
+mod paths;
 mod renumber;
 mod rounds;
 mod sanity;

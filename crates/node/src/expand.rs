@@ -20,19 +20,21 @@ pub(crate) enum Fill {
 }
 
 impl ThisNode {
-    pub(crate) fn stats(&self, request: &VolumeStats) -> Result<Fill, Fault> {
+    /// How full it is, and whether some of its connections are lost.
+    pub(crate) fn stats(&self, request: &VolumeStats) -> Result<(Fill, bool), Fault> {
         let (record, place, device) = self.at_path(&request.volume, &request.path)?;
         // Without a way to the storage, whoever asks the device waits as long as the kernel hopes for one.
         let grant = record.grant();
-        self.devices_of(&record.target, &grant)?.reaches(&grant)?;
+        let lost = self.devices_of(&record.target, &grant)?.reaches(&grant)?;
         // A filesystem tells from memory how full it is, whatever became of its device.
         bowline_host::device::answers(&device.path)?;
-        match record.content {
+        let fill = match record.content {
             Content::Filesystem { .. } => {
-                usage(&place).map(Fill::Filesystem).map_err(|error| Fault::place(PATH, &error))
+                Fill::Filesystem(usage(&place).map_err(|error| Fault::place(PATH, &error))?)
             }
-            Content::Block => Ok(Fill::Block { bytes: bowline_host::device::size(&device.path)? }),
-        }
+            Content::Block => Fill::Block { bytes: bowline_host::device::size(&device.path)? },
+        };
+        Ok((fill, lost.is_some()))
     }
 
     pub(crate) fn expand(&self, request: &NodeExpand) -> Result<u64, Fault> {

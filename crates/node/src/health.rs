@@ -16,6 +16,14 @@ pub(crate) enum Ailment {
     Degraded { reason: &'static str, message: String },
 }
 
+const PATH_LOST: &str = "PathLost";
+
+impl Ailment {
+    pub(crate) fn is_lost_path(&self) -> bool {
+        matches!(self, Self::Degraded { reason: PATH_LOST, .. })
+    }
+}
+
 impl ThisNode {
     pub(crate) fn volume_health(&self, request: &NodeVolumeHealth) -> Result<Vec<Ailment>, Fault> {
         let volume = &request.volume;
@@ -39,7 +47,7 @@ impl ThisNode {
                 ailments.push(Ailment::Inaccessible { reason: "NotConnected", message: error.to_string() });
             }
             Ok(lost) => {
-                ailments.extend(lost.map(|message| Ailment::Degraded { reason: "PathLost", message }));
+                ailments.extend(lost.map(|message| Ailment::Degraded { reason: PATH_LOST, message }));
                 if let Err(error) = bowline_host::device::answers(&device.path) {
                     let message = error.to_string();
                     ailments.push(Ailment::Inaccessible { reason: "DeviceFailed", message });

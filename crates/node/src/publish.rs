@@ -146,7 +146,7 @@ impl ThisNode {
     }
 
     /// Connects anew what was given up by the kernel while another connection served. That they serve is enough.
-    fn restore_paths(&self, record: &Record) -> Result<(), Fault> {
+    pub(crate) fn restore_paths(&self, record: &Record) -> Result<(), Fault> {
         let grant = record.grant();
         let devices = self.devices_of(&record.target, &grant)?;
         if let Ok(Some(lost)) = devices.reaches(&grant) {

@@ -5,7 +5,9 @@ use crate::expand::Fill;
 use crate::health::Ailment;
 use crate::metrics::Metrics;
 use crate::node::{Parts, StartError, ThisNode};
+use crate::staging::Phase;
 use crate::turn::Turns;
+use bowline_core::VolumeId;
 use bowline_csi::code::{
     NodeExpandError, PublishError, Reason, StageError, StatsError, UnpublishError, UnstageError,
 };
@@ -88,7 +90,7 @@ impl NodeService {
     }
 }
 
-fn volume_turn(volume: &bowline_core::VolumeId) -> String {
+fn volume_turn(volume: &VolumeId) -> String {
     format!("volume {volume}")
 }
 
@@ -101,7 +103,7 @@ const QUESTION: Duration = Duration::from_secs(15);
 
 /// Statistics and health change nothing, so they wait for nobody and keep nobody waiting; but one that hangs is not
 /// joined by others.
-fn question_turn(what: &str, volume: &bowline_core::VolumeId) -> String {
+fn question_turn(what: &str, volume: &VolumeId) -> String {
     format!("{what} of volume {volume}")
 }
 
@@ -155,8 +157,28 @@ impl NodeService {
             return Err(fault.into());
         }
         let request = VolumeStats::try_from(request)?;
-        let names = vec![question_turn("the statistics", &request.volume)];
-        Ok(self.run(names, QUESTION, move |node| node.stats(&request)).await?)
+        let (volume, names) =
+            (request.volume.clone(), vec![question_turn("the statistics", &request.volume)]);
+        let (fill, is_short) = self.run(names, QUESTION, move |node| node.stats(&request)).await?;
+        if is_short {
+            self.mend(volume);
+        }
+        Ok(fill)
+    }
+
+    /// Connects again what is lost of a volume's connections while another serves, without keeping the asker. The kubelet asks every
+    /// minute how a volume is, so this comes by itself when a network is back. Whoever is busy with the volume goes first.
+    fn mend(&self, volume: VolumeId) {
+        let (service, names) = (self.clone(), vec![volume_turn(&volume)]);
+        let mend = move |node: &ThisNode| match node.usable_record(&volume) {
+            Some(record) if record.phase == Phase::Staged => node.restore_paths(&record),
+            Some(_) | None => Ok(()),
+        };
+        tokio::spawn(async move {
+            if let Err(fault) = service.run(names, QUESTION, mend).await {
+                tracing::debug!(%fault, "lost connections stay lost for now");
+            }
+        });
     }
 
     async fn expand(&self, request: wire::NodeExpandVolumeRequest) -> Result<u64, NodeExpandError> {
@@ -173,9 +195,12 @@ impl NodeService {
         request: wire::NodeGetVolumeHealthRequest,
     ) -> Result<wire::VolumeHealth, StatsError> {
         let request = NodeVolumeHealth::try_from(request)?;
-        let volume_id = request.volume.to_string();
+        let (volume, volume_id) = (request.volume.clone(), request.volume.to_string());
         let names = vec![question_turn("the health", &request.volume)];
         let ailments = self.run(names, QUESTION, move |node| node.volume_health(&request)).await?;
+        if ailments.iter().any(Ailment::is_lost_path) {
+            self.mend(volume);
+        }
         let entry = |ailment| {
             let (status, reason, message) = match ailment {
                 Ailment::Inaccessible { reason, message } => {

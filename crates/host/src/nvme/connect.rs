@@ -151,6 +151,12 @@ impl Nvme {
             if alone && reached > 0 {
                 break;
             }
+            if login.addresses.len() > 1
+                && let Err(error) = self.kernel.answers(*address, self.settings.answer_within)
+            {
+                failures.push(Failure { address: *address, why: error.to_string() });
+                continue;
+            }
             match self.reach(&login.names, *address) {
                 Ok(()) => reached += 1,
                 Err(

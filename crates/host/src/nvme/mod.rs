@@ -51,6 +51,9 @@ pub struct Settings {
     pub give_up_after: u32,
     /// How long a connect may take. The kernel tries an address for some seconds.
     pub connect_within: Duration,
+    /// How long an address may take to answer, where a target has several. The kernel would be at a dead one for as long as it is given, and
+    /// nobody else on the machine could connect meanwhile.
+    pub answer_within: Duration,
     /// How long a connection may take to be taken down.
     pub disconnect_within: Duration,
     /// How long a device may take to appear once it is connected.
@@ -68,6 +71,7 @@ impl Default for Settings {
             fail_io_after: 15,
             give_up_after: 60,
             connect_within: Duration::from_secs(20),
+            answer_within: Duration::from_secs(2),
             disconnect_within: Duration::from_secs(30),
             appear_within: Duration::from_secs(10),
             grow_within: Duration::from_secs(10),

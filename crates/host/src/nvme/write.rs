@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags, open};
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,9 @@ impl WriteError {
 pub trait Kernel: Send + Sync + 'static {
     /// One write, one answer.
     fn write(&self, file: &Path, text: &str, limit: Duration) -> Result<String, WriteError>;
+
+    /// Whether anybody listens at an address.
+    fn answers(&self, address: SocketAddr, limit: Duration) -> io::Result<()>;
 }
 
 /// The real kernel, through a process whose work is [`write_for`].
@@ -85,6 +89,10 @@ impl Kernel for Helper {
             },
             _ => refused(io::Error::other(answer)),
         }
+    }
+
+    fn answers(&self, address: SocketAddr, limit: Duration) -> io::Result<()> {
+        TcpStream::connect_timeout(&address, limit).map(drop)
     }
 }
 

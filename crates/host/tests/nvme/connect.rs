@@ -68,8 +68,14 @@ fn one_address_that_answers_suffices_and_the_others_are_told() {
     nvme.disconnect(&login.names.subsystem, &login.names.host).unwrap();
 
     kernel.world().silent = vec!["10.0.0.1:4420".to_owned(), "10.0.1.1:4420".to_owned()];
+    kernel.world().written.clear();
     let error = nvme.connect(&login).unwrap_err();
     assert!(matches!(&error, NvmeError::Connect { failures, .. } if failures.len() == 2), "{error}");
+    assert_eq!(
+        kernel.world().written,
+        [""; 0],
+        "the kernel is not asked for what would hold up everybody else"
+    );
 }
 
 #[test]

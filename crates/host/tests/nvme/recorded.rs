@@ -4,6 +4,8 @@ use crate::{machine, nvme};
 use bowline_host::nvme::{ControllerState, Kernel, Nvme, Subsystem, WriteError};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,10 @@ struct Untouched;
 impl Kernel for Untouched {
     fn write(&self, file: &Path, _: &str, _: Duration) -> Result<String, WriteError> {
         panic!("{} was written to", file.display())
+    }
+
+    fn answers(&self, address: SocketAddr, _: Duration) -> io::Result<()> {
+        panic!("{address} was asked")
     }
 }
 

@@ -5,6 +5,8 @@ use crate::{machine, nvme};
 use bowline_core::ONLY_NAMESPACE;
 use bowline_host::nvme::{ControllerState, Kernel, Nvme, NvmeError, WriteError};
 use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +26,10 @@ struct Untouched;
 impl Kernel for Untouched {
     fn write(&self, file: &Path, text: &str, _: Duration) -> Result<String, WriteError> {
         panic!("{text} was written to {}", file.display())
+    }
+
+    fn answers(&self, address: SocketAddr, _: Duration) -> io::Result<()> {
+        panic!("{address} was asked")
     }
 }
 

@@ -9,6 +9,7 @@ use bowline_host::{Host, Roots, command::Programs};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -274,5 +275,12 @@ impl Kernel for Fake {
             let error = io::Error::from_raw_os_error(number);
             WriteError::Refused { file: file.to_owned(), error }
         })
+    }
+
+    fn answers(&self, address: SocketAddr, _: Duration) -> io::Result<()> {
+        if self.world().silent.contains(&address.to_string()) {
+            return Err(io::Error::from_raw_os_error(ECONNREFUSED));
+        }
+        Ok(())
     }
 }

@@ -69,7 +69,8 @@ pub(super) type Power = Option<(Process, Port)>;
 /// A machine of the lab.
 pub struct Vm {
     machine: Machine,
-    address: Ipv4Addr,
+    /// One on each network.
+    addresses: Vec<Ipv4Addr>,
     directory: PathBuf,
     line: Vec<String>,
     listener: UnixListener,
@@ -84,19 +85,22 @@ impl Vm {
         lab: &Path,
         booted: &Booted,
         programs: &Path,
-        switch: &Switch,
+        networks: &[Switch],
     ) -> Self {
         let directory = lab.join(&machine.name);
         fs::create_dir(&directory).unwrap();
         let number = u8::try_from(index + 1).unwrap();
-        let address = Ipv4Addr::new(10, 77, 0, number);
-        switch.add(&machine.name, &directory.join("network.sock"));
+        let addresses: Vec<_> =
+            (77..).zip(networks).map(|(network, _)| Ipv4Addr::new(10, network, 0, number)).collect();
+        for (switch, address) in networks.iter().zip(&addresses) {
+            switch.add(&machine.name, &directory.join(socket(*address)));
+        }
         let listener = UnixListener::bind(directory.join("port.sock")).unwrap();
         if let Some(disk) = &machine.disk {
             make(disk, &directory.join("disk.img"));
         }
-        let line = line(&machine, address, &directory, booted, programs);
-        Self { machine, address, directory, line, listener, power: Arc::default() }
+        let line = line(&machine, &addresses, &directory, booted, programs);
+        Self { machine, addresses, directory, line, listener, power: Arc::default() }
     }
 
     /// What it is called.
@@ -104,9 +108,14 @@ impl Vm {
         &self.machine.name
     }
 
-    /// Where it is on the network.
+    /// Where it is on the first network.
     pub fn address(&self) -> Ipv4Addr {
-        self.address
+        self.addresses[0]
+    }
+
+    /// Where it is on each network.
+    pub fn addresses(&self) -> &[Ipv4Addr] {
+        &self.addresses
     }
 
     /// The file behind its disk.
@@ -235,20 +244,26 @@ fn make(disk: &Disk, file: &Path) {
     }
 }
 
+/// Where the card with an address is plugged in.
+fn socket(address: Ipv4Addr) -> String {
+    format!("network-{}.sock", address.octets()[1])
+}
+
 /// QEMU's command line.
 fn line(
     machine: &Machine,
-    address: Ipv4Addr,
+    addresses: &[Ipv4Addr],
     directory: &Path,
     booted: &Booted,
     programs: &Path,
 ) -> Vec<String> {
     let at = |name: &str| directory.join(name).display().to_string();
+    let listed: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     // On a machine with much to do the timer may not tick while the kernel checks that it does, and it gives up.
     let mut words = vec![
         "console=ttyS0 loglevel=7 panic=-1 mitigations=off random.trust_cpu=on net.ifnames=0 no_timer_check"
             .to_owned(),
-        format!("lab.name={} lab.address={address}", machine.name),
+        format!("lab.name={} lab.addresses={}", machine.name, listed.join(",")),
         format!("lab.modules={}", machine.modules.join(",")),
     ];
     words.extend(machine.words.iter().map(ToString::to_string));
@@ -279,8 +294,11 @@ fn line(
         );
         add("-device", "virtio-blk-pci,drive=disk".to_owned());
     }
-    add("-netdev", format!("stream,id=net,server=off,addr.type=unix,addr.path={}", at("network.sock")));
-    add("-device", format!("virtio-net-pci,netdev=net,mac=52:54:00:77:00:{:02x}", address.octets()[3]));
+    for address in addresses {
+        let ([_, network, _, number], socket) = (address.octets(), at(&socket(*address)));
+        add("-netdev", format!("stream,id=net{network},server=off,addr.type=unix,addr.path={socket}"));
+        add("-device", format!("virtio-net-pci,netdev=net{network},mac=52:54:00:{network}:00:{number:02x}"));
+    }
     add("-chardev", format!("socket,id=port,path={}", at("port.sock")));
     add("-device", "virtio-serial-pci".to_owned());
     add("-device", format!("virtserialport,chardev=port,name={}", bowline_vmtool::serve::PORT));

@@ -35,11 +35,11 @@ use std::thread;
 use switch::Switch;
 use tempfile::TempDir;
 
-/// Machines on one network.
+/// Machines on a network, or on several.
 pub struct VmLab {
     /// Ended before the directory goes.
     machines: BTreeMap<String, Vm>,
-    switch: Switch,
+    networks: Vec<Switch>,
     directory: Option<TempDir>,
     janitor: Janitor,
     /// The machine is small: tests with a lab wait for each other.
@@ -53,6 +53,8 @@ pub struct Plan {
     pub machines: Vec<Machine>,
     /// What they boot.
     pub kernel: Kernel,
+    /// How many networks every machine is on.
+    pub networks: usize,
     /// More programs for them, each `FILE` or `FILE=PLACE`.
     pub programs: Vec<String>,
     /// Wait until no other test has a lab.
@@ -65,6 +67,7 @@ impl Plan {
         Self {
             machines: machines.into_iter().collect(),
             kernel: Kernel::Debian12,
+            networks: 1,
             programs: vec![],
             alone: true,
         }
@@ -81,6 +84,13 @@ impl Plan {
         let program = program.as_ref();
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.programs.push(format!("{}=/bin/{name}", program.display()));
+        self
+    }
+
+    /// With every machine on so many networks.
+    #[must_use]
+    pub fn networks(mut self, networks: usize) -> Self {
+        self.networks = networks;
         self
     }
 
@@ -115,14 +125,14 @@ impl VmLab {
         let directory = tempfile::Builder::new().prefix("bowline-vm-").tempdir().unwrap();
         let janitor = Janitor::of(directory.path(), None);
         let programs = programs::disk(directory.path(), &plan.programs);
-        let switch = Switch::default();
+        let networks: Vec<_> = (0..plan.networks).map(|_| Switch::default()).collect();
         let mut machines = BTreeMap::new();
         for (index, machine) in plan.machines.into_iter().enumerate() {
             let name = machine.name.clone();
-            let vm = Vm::new(machine, index, directory.path(), &booted, &programs, &switch);
+            let vm = Vm::new(machine, index, directory.path(), &booted, &programs, &networks);
             assert!(machines.insert(name.clone(), vm).is_none(), "two machines are called {name}");
         }
-        let lab = Self { machines, switch, directory: Some(directory), janitor, _turn: turn };
+        let lab = Self { machines, networks, directory: Some(directory), janitor, _turn: turn };
         thread::scope(|scope| {
             for vm in lab.machines.values() {
                 scope.spawn(|| vm.boot());
@@ -158,13 +168,24 @@ impl VmLab {
             self.machines.contains_key(from) && self.machines.contains_key(to),
             "{from} or {to} is no machine"
         );
-        self.switch.cut(from, to);
+        for network in &self.networks {
+            network.cut(from, to);
+        }
     }
 
-    /// Two machines hear each other again.
+    /// From now on two machines do not hear each other on one of the networks.
+    pub fn cut_on(&self, network: usize, a: &str, b: &str) {
+        assert!(self.machines.contains_key(a) && self.machines.contains_key(b), "{a} or {b} is no machine");
+        self.networks[network].cut(a, b);
+        self.networks[network].cut(b, a);
+    }
+
+    /// Two machines hear each other again, on every network.
     pub fn mend(&self, a: &str, b: &str) {
-        self.switch.mend(a, b);
-        self.switch.mend(b, a);
+        for network in &self.networks {
+            network.mend(a, b);
+            network.mend(b, a);
+        }
     }
 }
 

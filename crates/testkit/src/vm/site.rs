@@ -113,9 +113,12 @@ impl Site {
         };
         match (machine, self.storage) {
             ("target", Storage::Agent) => {
-                "bowline target --id nvme --directory /data/volumes --listen 10.77.0.1:9460 --tls /tls --export nvmet \
-                 --nvme-listen 10.77.0.1:4420 --overcommit 10 --http off"
-                    .to_owned()
+                let listen = self.lab.vm("target").addresses().iter().map(|address| format!("{address}:4420"));
+                format!(
+                    "bowline target --id nvme --directory /data/volumes --listen 10.77.0.1:9460 --tls /tls --export nvmet \
+                     --nvme-listen {} --overcommit 10 --http off",
+                    listen.collect::<Vec<_>>().join(",")
+                )
             }
             ("target", Storage::Device) => format!(
                 "bowline lab routeros --fast --listen 10.77.0.1:22 --directory {DEVICE} --password-file /run/password --export 10.77.0.1"
