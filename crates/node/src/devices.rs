@@ -96,6 +96,11 @@ pub trait Devices: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Whether a way to the storage is lost that would be found again by another [`Self::connect`]. Changes nothing.
+    fn can_reach_more(&self, _grant: &Grant) -> Result<bool, DevicesError> {
+        Ok(false)
+    }
+
     /// Takes the device of a grant away. None there is fine.
     fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError>;
 

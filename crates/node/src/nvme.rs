@@ -162,6 +162,11 @@ impl Devices for NvmeDevices {
         if live == 0 { Err(DevicesError::Unreachable(said)) } else { Ok(Some(said)) }
     }
 
+    fn can_reach_more(&self, grant: &Grant) -> Result<bool, DevicesError> {
+        let NvmeContext { names, addresses } = fabric(grant)?.clone();
+        self.nvme.is_worth_another_connect(&Login { names, addresses }).map_err(|error| fault(&error))
+    }
+
     fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError> {
         for found in self.found(volume, node)?.into_iter().filter(|found| found.epoch == epoch) {
             let names = &found.names;

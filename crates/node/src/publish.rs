@@ -7,7 +7,7 @@ use crate::node::ThisNode;
 use crate::seen::{is_content, listed};
 use crate::stage::Wish;
 use crate::staging::{Content, Phase, Record};
-use bowline_core::AccessMode;
+use bowline_core::{AccessMode, VolumeId};
 use bowline_csi::Access;
 use bowline_csi::node::Publish;
 use bowline_host::mount::{MountError, Unmount};
@@ -145,8 +145,24 @@ impl ThisNode {
         Err(fault)
     }
 
+    /// Whether connections of a volume are lost that could be had again.
+    pub(crate) fn can_restore_paths(&self, volume: &VolumeId) -> Result<bool, Fault> {
+        let Some(record) = self.usable_record(volume).filter(|record| record.phase == Phase::Staged) else {
+            return Ok(false);
+        };
+        let grant = record.grant();
+        Ok(self.devices_of(&record.target, &grant)?.can_reach_more(&grant)?)
+    }
+
+    pub(crate) fn restore_lost_paths(&self, volume: &VolumeId) -> Result<(), Fault> {
+        match self.usable_record(volume) {
+            Some(record) if record.phase == Phase::Staged => self.restore_paths(&record),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Connects anew what was given up by the kernel while another connection served. That they serve is enough.
-    pub(crate) fn restore_paths(&self, record: &Record) -> Result<(), Fault> {
+    fn restore_paths(&self, record: &Record) -> Result<(), Fault> {
         let grant = record.grant();
         let devices = self.devices_of(&record.target, &grant)?;
         if let Ok(Some(lost)) = devices.reaches(&grant) {

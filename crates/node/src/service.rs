@@ -5,7 +5,6 @@ use crate::expand::Fill;
 use crate::health::Ailment;
 use crate::metrics::Metrics;
 use crate::node::{Parts, StartError, ThisNode};
-use crate::staging::Phase;
 use crate::turn::Turns;
 use bowline_core::VolumeId;
 use bowline_csi::code::{
@@ -167,16 +166,18 @@ impl NodeService {
     }
 
     /// Connects again what is lost of a volume's connections while another serves, without keeping the asker. The kubelet asks every
-    /// minute how a volume is, so this comes by itself when a network is back. Whoever is busy with the volume goes first.
+    /// minute how a volume is, so this comes by itself when a network is back. Until an address answers, nobody else is kept from the volume.
     fn mend(&self, volume: VolumeId) {
-        let (service, names) = (self.clone(), vec![volume_turn(&volume)]);
-        let mend = move |node: &ThisNode| match node.usable_record(&volume) {
-            Some(record) if record.phase == Phase::Staged => node.restore_paths(&record),
-            Some(_) | None => Ok(()),
-        };
+        let service = self.clone();
         tokio::spawn(async move {
-            if let Err(fault) = service.run(names, QUESTION, mend).await {
-                tracing::debug!(%fault, "lost connections stay lost for now");
+            let (look, names) = (volume.clone(), vec![question_turn("the connections", &volume)]);
+            let is_back = service.run(names, QUESTION, move |node| node.can_restore_paths(&look)).await;
+            if matches!(is_back, Ok(true)) {
+                let names = vec![volume_turn(&volume)];
+                let mended = service.run(names, QUESTION, move |node| node.restore_lost_paths(&volume)).await;
+                if let Err(fault) = mended {
+                    tracing::debug!(%fault, "lost connections stay lost for now");
+                }
             }
         });
     }

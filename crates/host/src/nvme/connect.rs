@@ -1,7 +1,7 @@
 //! Connecting: one command to `/dev/nvme-fabrics` for each address.
 
 use super::sysfs::Address;
-use super::{BlockNode, ControllerState, Nvme, NvmeError, Settings, until, write};
+use super::{BlockNode, Controller, ControllerState, Nvme, NvmeError, Settings, until, write};
 use bowline_core::NvmeNames;
 use bowline_failpoint::pass;
 use std::fmt::Write as _;
@@ -124,6 +124,11 @@ impl Drop for End<'_> {
     }
 }
 
+/// Whether a connection leads there, or is on its way.
+fn is_used(controllers: &[Controller], address: &SocketAddr) -> bool {
+    controllers.iter().any(|one| one.leads_to(*address) && !matches!(one.state, ControllerState::Dead))
+}
+
 impl Nvme {
     /// The device of a namespace, connected if it is not yet, and proven to be that namespace's.
     ///
@@ -140,14 +145,9 @@ impl Nvme {
             self.await_device(login)?;
         }
         let alone = !self.is_multipath();
-        let is_used = |address: &SocketAddr| {
-            controllers
-                .iter()
-                .any(|one| one.leads_to(*address) && !matches!(one.state, ControllerState::Dead))
-        };
         let mut reached = controllers.len();
         let mut failures = Vec::new();
-        for address in login.addresses.iter().filter(|address| !is_used(address)) {
+        for address in login.addresses.iter().filter(|address| !is_used(&controllers, address)) {
             if alone && reached > 0 {
                 break;
             }
@@ -171,6 +171,16 @@ impl Nvme {
             return Err(NvmeError::Connect { nqn: nqn.clone(), failures });
         }
         Ok(Connected { node: self.await_device(login)?, failures })
+    }
+
+    /// Whether a subsystem is connected, but not to one of its addresses where somebody answers. Changes nothing.
+    pub fn is_worth_another_connect(&self, login: &Login) -> Result<bool, NvmeError> {
+        let known = self.subsystem(&login.names.subsystem)?;
+        let controllers = known.map(|subsystem| subsystem.controllers).unwrap_or_default();
+        let answers =
+            |address: &SocketAddr| self.kernel.answers(*address, self.settings.answer_within).is_ok();
+        let mut lost = login.addresses.iter().filter(|address| !is_used(&controllers, address));
+        Ok(self.is_multipath() && !controllers.is_empty() && lost.any(answers))
     }
 
     fn reach(&self, names: &NvmeNames, address: SocketAddr) -> Result<(), NvmeError> {

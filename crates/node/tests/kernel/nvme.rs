@@ -307,12 +307,36 @@ fn a_connection_that_was_given_up_is_made_again_by_the_next_publish() {
     assert_eq!(node.health("v").unwrap()[0].reason, "PathLost");
     machine.asked();
     node.publish("v", "pod", &context, &plain(FsType::Ext4), false).unwrap();
-    assert_eq!(machine.asked(), ["connect"], "in vain, and the volume is shown all the same");
+    assert_eq!(machine.asked(), [""; 0], "nobody answers there, and the volume is shown all the same");
     machine.kernel.world().silent.clear();
     node.publish("v", "pod", &context, &plain(FsType::Ext4), false).unwrap();
     assert_eq!(node.health("v").unwrap(), []);
     assert_eq!(machine.files("state").len(), 2);
     node.down("v");
+    machine.assert_clean();
+}
+
+#[test]
+fn a_lost_connection_of_a_running_workload_stayed_lost_when_its_network_was_back() {
+    let Some(machine) = Machine::new() else { return };
+    let (node, context) = (machine.node("a"), machine.grant("v", "a", 1, true));
+    for ask in ["stats", "health"] {
+        machine.kernel.world().silent = vec!["10.0.1.1:4420".to_owned()];
+        node.up("v", &context, FsType::Ext4);
+        node.stats("v", &node.text("pod")).unwrap();
+        assert_eq!(machine.files("state").len(), 1, "nobody answers there");
+        machine.kernel.world().silent.clear();
+        let begun = std::time::Instant::now();
+        while machine.files("state").len() < 2 {
+            match ask {
+                "stats" => drop(node.stats("v", &node.text("pod")).unwrap()),
+                _ => drop(node.health("v").unwrap()),
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{ask}");
+            std::thread::yield_now();
+        }
+        node.down("v");
+    }
     machine.assert_clean();
 }
 
