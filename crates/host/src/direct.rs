@@ -55,6 +55,19 @@ impl<'a> Direct<'a> {
         Ok(())
     }
 
+    /// Those pages at these places that are not all zero.
+    pub(crate) fn read_pages(&self, places: &[u64], length: u64) -> io::Result<Vec<(u64, Vec<u8>)>> {
+        let mut found = Vec::new();
+        for at in places {
+            let mut page = vec![0; usize::try_from(length).unwrap_or_default()];
+            self.read_sparse(&mut page, *at)?;
+            if first_byte(&page).is_some() {
+                found.push((*at, page));
+            }
+        }
+        Ok(found)
+    }
+
     fn read_piece(&self, piece: &mut [u8], at: u64) -> io::Result<()> {
         match self.file.read_exact_at(piece, at) {
             // open(2): what is not aligned as the device wants it.

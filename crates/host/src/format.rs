@@ -19,7 +19,7 @@ use crate::command::CommandError;
 use crate::device::{BlockDevice, DeviceError, Open};
 use crate::direct::{Direct, first_byte};
 use crate::host::Host;
-use crate::signature::{HEAD, Sample, TAIL, signatures};
+use crate::signature::{HEAD, PAGE, Sample, TAIL, pages, signatures};
 use crate::superblock::{Flaw, Found, superblocks};
 pub use bowline_core::{FsType, UnknownFsType};
 use bowline_failpoint::pass;
@@ -90,7 +90,7 @@ pub enum State {
         /// The one with this id.
         uuid: FsUuid,
     },
-    /// No: its beginning and its end read as zero.
+    /// No: its beginning and its end read as zero, and so do pages all over it.
     #[error("it is blank")]
     Blank,
     /// It cannot be told, so it is left alone.
@@ -190,14 +190,36 @@ pub(crate) fn unused(device: &Path) -> Result<u64, DeviceError> {
 }
 
 /// As much of a device as tells what it is. Where a filesystem is, what lies in it is its own, and need not be read; that a device is
-/// blank takes all of its beginning and its end.
+/// blank takes its beginning, its end and pages all over it.
 fn telling(device: &BlockDevice) -> Result<Sample, DeviceError> {
     let first = sample(device, SUPERBLOCKS, 0)?;
     match superblocks(&first).first() {
         Some(Found::Whole(block)) if block.end >= first.size() => Ok(first),
         Some(Found::Whole(block)) if block.end >= HEAD => more(device, &first, SUPERBLOCKS, TAIL),
-        _ => more(device, &first, HEAD, TAIL),
+        _ => everywhere(device, &first),
     }
+}
+
+/// How many pages are asked for at a time: each is a way there and back, which several can share.
+const AT_ONCE: usize = 4;
+
+fn everywhere(device: &BlockDevice, first: &Sample) -> Result<Sample, DeviceError> {
+    let fault = |error| DeviceError::io(&device.path, error);
+    let (reader, places) = (Direct::new(&device.file), pages(first.size()));
+    std::thread::scope(|scope| {
+        let mut lanes = Vec::new();
+        for lane in places.chunks(places.len().div_ceil(AT_ONCE).max(1)) {
+            let read = || reader.read_pages(lane, PAGE);
+            lanes.push(std::thread::Builder::new().spawn_scoped(scope, read).map_err(fault)?);
+        }
+        let ends = more(device, first, HEAD, TAIL);
+        let mut found = Vec::new();
+        for lane in lanes {
+            let ended = |_| fault(std::io::Error::other("a look at it ended early"));
+            found.extend(lane.join().map_err(ended)?.map_err(fault)?);
+        }
+        Ok(ends?.with_pages(found))
+    })
 }
 
 fn sample(device: &BlockDevice, head: u64, tail: u64) -> Result<Sample, DeviceError> {
@@ -223,7 +245,7 @@ fn more(device: &BlockDevice, known: &Sample, head: u64, tail: u64) -> Result<Sa
 }
 
 /// As much of the beginning as has the superblock of every filesystem that is made here.
-const SUPERBLOCKS: u64 = 256 << 10;
+const SUPERBLOCKS: u64 = 128 << 10;
 
 /// A filesystem to be made. Stored durably by the caller before it is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,9 +371,10 @@ fn erase(device: &Path) -> Result<(), DeviceError> {
     let open = BlockDevice::open(device, Open::WriteAlone)?;
     let size = open.size()?;
     let zeros = vec![0; 1 << 20];
-    let head = (0..size.min(HEAD)).step_by(zeros.len());
-    for at in head.chain([size.saturating_sub(TAIL)]) {
-        let length = usize::try_from(size - at).unwrap_or(usize::MAX).min(zeros.len());
+    let head = (0..size.min(HEAD)).step_by(zeros.len()).map(|at| (at, zeros.len() as u64));
+    let pages = pages(size).into_iter().map(|at| (at, PAGE));
+    for (at, length) in head.chain(pages).chain([(size.saturating_sub(TAIL), TAIL)]) {
+        let length = usize::try_from(length.min(size - at)).unwrap_or_default();
         let part = zeros.get(..length).unwrap_or_default();
         open.file.write_all_at(part, at).map_err(|error| DeviceError::io(device, error))?;
     }

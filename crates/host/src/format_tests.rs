@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 const SIZE: u64 = 64 << 20;
+const TAIL_END: u64 = HEAD + TAIL;
 
 /// A device that is blank but for these bytes.
 fn device(size: u64, parts: &[(u64, &[u8])]) -> Sample {
@@ -20,7 +21,20 @@ fn device(size: u64, parts: &[(u64, &[u8])]) -> Sample {
         }
     }
     let [head, tail] = sample;
-    Sample::new(size, head, tail)
+    let page = |at: u64| {
+        let mut page = vec![0; PAGE as usize];
+        for (from, part) in parts {
+            for (index, byte) in part.iter().enumerate() {
+                let place = (from + index as u64).checked_sub(at).and_then(|at| page.get_mut(at as usize));
+                if let Some(place) = place {
+                    *place = *byte;
+                }
+            }
+        }
+        page.iter().any(|byte| *byte != 0).then_some((at, page))
+    };
+    let pages = pages(size).into_iter().filter_map(page).collect();
+    Sample::new(size, head, tail).with_pages(pages)
 }
 
 #[test]
@@ -35,6 +49,7 @@ fn what_is_not_ours_is_recognised_and_never_blank() {
         ("an LVM physical volume", 512, &lvm),
         ("a LUKS encrypted volume", 0, b"LUKS\xBA\xBE\x00\x02"),
         ("a LUKS encrypted volume", 16_384, b"SKUL\xBA\xBE"),
+        ("a LUKS encrypted volume", 2 << 20, b"SKUL\xBA\xBE"),
         ("a member of a Linux RAID", 0, raid),
         ("a member of a Linux RAID", 4096, raid),
         ("a member of a Linux RAID", SIZE - 8192, raid),
@@ -60,9 +75,25 @@ fn only_zeros_are_blank() {
     assert_eq!(examine(&device(SIZE, &[])), State::Blank);
     assert_eq!(examine(&device(512, &[])), State::Blank);
     assert_eq!(examine(&device(0, &[])), State::Unclear(Unclear::Empty));
-    for at in [0, 511, 70_000, HEAD - 1, SIZE - TAIL, SIZE - 1] {
+    let [near, far] = [4 << 20, SIZE / 21 * 20 / PAGE * PAGE + 5];
+    // The last: where the first partition of a disk has its superblock, if it is an ext4.
+    for at in [0, 511, 70_000, HEAD - 1, near, far, SIZE - TAIL, SIZE - 1, (1 << 20) + 1024] {
         let state = examine(&device(SIZE, &[(at, &[1])]));
         assert_eq!(state, State::Unclear(Unclear::Unknown { at }), "{at}");
+    }
+}
+
+#[test]
+fn pages_are_looked_at_all_over_a_device_and_never_beyond_it() {
+    for size in
+        [0, 512, 1 << 20, HEAD + TAIL, HEAD + TAIL + PAGE, 5 << 20, SIZE, 1 << 30, (1 << 40) + 512, 1 << 62]
+    {
+        let pages = pages(size);
+        assert!(pages.iter().all(|at| *at >= HEAD && at + PAGE <= size - TAIL && at % PAGE == 0), "{size}");
+        assert!(size < SIZE || pages.len() > 30, "{size}: {}", pages.len());
+        // Nobody's half of a large device goes unseen.
+        let widest = pages.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
+        assert!(widest <= size / 10, "{size}: {widest}");
     }
 }
 
@@ -109,8 +140,13 @@ fn uuids_and_types_are_read_as_they_are_written() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn no_byte_anywhere_in_the_sample_is_overlooked(at in 0..HEAD + TAIL, byte in 1_u8..) {
-        let at = if at < HEAD { at } else { SIZE - TAIL + (at - HEAD) };
+    fn no_byte_anywhere_in_the_sample_is_overlooked(at in 0..2 * (HEAD + TAIL), byte in 1_u8..) {
+        let pages = pages(SIZE);
+        let at = match at {
+            0..HEAD => at,
+            HEAD..TAIL_END => SIZE - TAIL + (at - HEAD),
+            more => pages[more as usize % pages.len()] + more % PAGE,
+        };
         prop_assert!(matches!(examine(&device(SIZE, &[(at, &[byte])])), State::Unclear(_)));
     }
 

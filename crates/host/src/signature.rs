@@ -3,23 +3,47 @@
 //! Recognising these is a courtesy to people. Safety does not rest on it: bytes that are not zero are never blank,
 //! known or not.
 
-/// The beginning and the end of a device.
+/// The beginning and the end of a device, and pages between.
 #[derive(Clone, Debug)]
 pub struct Sample {
     size: u64,
     head: Vec<u8>,
     tail: Vec<u8>,
+    /// Those that are not blank, by where they are.
+    pages: Vec<(u64, Vec<u8>)>,
 }
 
-/// How much of the beginning is read.
-pub const HEAD: u64 = 4 << 20;
+/// How much of the beginning is read: to behind where the first partition of a disk begins.
+pub const HEAD: u64 = (1 << 20) + (64 << 10);
 /// How much of the end is read.
-pub const TAIL: u64 = 1 << 20;
+pub const TAIL: u64 = 512 << 10;
+/// A page.
+pub const PAGE: u64 = 4096;
+
+/// The pages between the beginning and the end of a device that are looked at, too: close to each other where things begin, and
+/// then all over the device. What begins with zeros is not blank for that.
+pub fn pages(size: u64) -> Vec<u64> {
+    let near = (1..=16).map(|quarter| quarter * (256 << 10));
+    let far = (1..=20).map(|part| size / 21 * part / PAGE * PAGE);
+    let between = |at: &u64| *at >= HEAD && at + PAGE <= size.saturating_sub(TAIL);
+    let mut pages: Vec<u64> = near.chain(far).filter(between).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    pages
+}
 
 impl Sample {
     /// Of a device with this size: its first [`HEAD`] and its last [`TAIL`] bytes, or all it has; less where that tells enough.
     pub fn new(size: u64, head: Vec<u8>, tail: Vec<u8>) -> Self {
-        Self { size, head, tail }
+        Self { size, head, tail, pages: vec![] }
+    }
+
+    /// With those of its [`pages`] that are not blank.
+    #[must_use]
+    pub fn with_pages(mut self, pages: Vec<(u64, Vec<u8>)>) -> Self {
+        self.pages = pages;
+        self.pages.sort_unstable();
+        self
     }
 
     /// Its beginning, as far as it was read.
@@ -43,6 +67,7 @@ impl Sample {
         part(&self.head, 0)
             .and_then(|range| self.head.get(range))
             .or_else(|| part(&self.tail, tail).and_then(|range| self.tail.get(range)))
+            .or_else(|| self.pages.iter().find_map(|(at, page)| page.get(part(page, *at)?)))
     }
 
     fn has(&self, offset: u64, magic: &[u8]) -> bool {
@@ -53,7 +78,8 @@ impl Sample {
     pub(crate) fn first_byte(&self) -> Option<u64> {
         let first = |bytes: &[u8]| crate::direct::first_byte(bytes).map(|at| at as u64);
         let tail = self.size.saturating_sub(self.tail.len() as u64);
-        first(&self.head).or_else(|| first(&self.tail).map(|at| at + tail))
+        let page = || self.pages.iter().find_map(|(at, page)| Some(first(page)? + at));
+        first(&self.head).or_else(page).or_else(|| first(&self.tail).map(|at| at + tail))
     }
 }
 
