@@ -83,6 +83,13 @@ fn machine() -> Result<String> {
     Ok(format!("{cores} cores ({cpu}), {memory} memory, Linux {}", kernel.trim()))
 }
 
+/// Says how far a group has come, or what it found on the way; some take minutes.
+pub(crate) fn say(what: &str) {
+    use std::io::Write;
+    // Nobody needs to read it.
+    let _ = writeln!(std::io::stderr(), "{what}");
+}
+
 /// The one in the middle: what happened now and then to one of them does not count.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-use super::{Row, median, ratio, shown};
+use super::{Row, median, ratio, say, shown};
 use bare::Bare;
 use site::{Site, name};
 
@@ -39,13 +39,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) fn rows() -> Result<Vec<Row>> {
     Runtime::new()?.block_on(measure())
-}
-
-/// Says how far it has come; it takes minutes.
-fn say(what: &str) {
-    use std::io::Write;
-    // Nobody needs to read it.
-    let _ = writeln!(std::io::stderr(), "{what}");
 }
 
 async fn measure() -> Result<Vec<Row>> {
