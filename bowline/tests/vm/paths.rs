@@ -33,13 +33,15 @@ async fn a_writer_does_not_notice_the_loss_of_a_network() {
     lab.mend("a", "target");
     both(&site, &volume).await;
 
-    for (network, other) in [(0, "10.78.0.1"), (1, "10.77.0.1")] {
-        lab.cut_on(network, "a", "target");
+    let lost = [(0, "10.78.0.1"), (1, "10.77.0.1")];
+    let lost = if crate::is_thorough() { &lost[..] } else { &lost[..1] };
+    for (network, other) in lost {
+        lab.cut_on(*network, "a", "target");
         // Until the kernel has given it up for good: nothing but being asked how it is brings it back.
         wait_for(&format!("network {network} to be given up"), SOON, || {
             // One may go while it is looked at.
             let known = on_a.sh("cat /sys/class/nvme/*/address 2>/dev/null || :");
-            (known.lines().count() == 1 && live(on_a) == [other]).then_some(())
+            (known.lines().count() == 1 && live(on_a) == [*other]).then_some(())
         });
         writer.more(10);
         assert_eq!(ailments(&site.a, &volume).await, ["PathLost"]);
@@ -60,7 +62,8 @@ async fn a_writer_does_not_notice_the_loss_of_a_network() {
     let writes = writer.stop().count;
     assert_eq!(count_of(2, &target.stamps(&file, BLOCKS)), BLOCKS as usize, "nothing of a arrived after b's");
     say(&format!(
-        "paths: {writes} writes without an error while two networks were lost and came back; staged over one in {staged:.1?}"
+        "paths: {writes} writes without an error while {} of two networks was lost and came back; staged over one in {staged:.1?}",
+        lost.len()
     ));
 }
 
