@@ -3,7 +3,7 @@
 //!
 //! Some rounds in `make test`, a hundred and every death with `BOWLINE_VM=all`. `BOWLINE_SEED` makes them others.
 
-use crate::fence::take_down;
+use crate::fence::{must_fail, take_down};
 use bowline_csi::wire;
 use bowline_testkit::driver::{BLOCK, Driver, How, MIB, RWO};
 use bowline_testkit::vm::{Found, Kernel, Site, Told, Vm, Writer, bring, count_of, insist};
@@ -203,7 +203,7 @@ impl Rounds {
         self.carry_out(Order::LetIn, &volume, manner.how, death).await;
         let at_the_grant = target.sum(&file);
         self.assert_refused(&volume, manner.how, &about).await;
-        writer.must_fail_within(SOON);
+        must_fail(lab.vm("a"), &mut writer);
         let told: Told = writer.stop();
         // Also what it was told after somebody else had heard of the fence.
         told.assert_kept(mine, &found);
