@@ -71,7 +71,7 @@ replay: setup ## One random schedule again: make replay SEED=7
 
 .PHONY: fuzz
 fuzz: setup ## The fuzz targets for much longer: make fuzz RUNS=100000000
-	fuzz/run.sh $(or $(RUNS),5000000)
+	fuzz/run.sh $(or $(RUNS),5000000) release
 
 .PHONY: bench
 bench: setup ## What things cost, as ratios: prints the table of docs/benchmarks.md
