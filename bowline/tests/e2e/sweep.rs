@@ -321,6 +321,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("host.attach-behind.after", "the same"),
     ("nvmet.step.before", "exports over NVMe/TCP: target/tests/nvmet/crash.rs"),
     ("nvmet.step.after", "the same"),
+    ("target.closing-note.before", "the same"),
+    ("target.closing-note.after", "the same"),
     ("host.nvme-connect.before", "a disk over NVMe/TCP: tests/vm/deaths.rs"),
     ("host.nvme-connect.after", "the same"),
     ("host.nvme-disconnect.before", "the same"),
@@ -329,6 +331,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("host.refuse-writes.after", "the same"),
     ("host.nvme-rescan.before", "the same"),
     ("host.nvme-rescan.after", "the same"),
+    ("node.used.before", "the same"),
+    ("node.used.after", "the same"),
 ];
 
 /// Every death there is in a step: first it is lived through once, to learn the points.

@@ -23,6 +23,8 @@ enum Life {
 const STEPS: &[(&str, &str, Life)] = &[
     ("a", "host.nvme-connect.before", Life::Writer),
     ("a", "host.nvme-connect.after", Life::Writer),
+    ("a", "node.used.before", Life::Writer),
+    ("a", "node.used.after", Life::Writer),
     ("a", "host.nvme-rescan.before", Life::Writer),
     ("a", "host.nvme-rescan.after", Life::Writer),
     ("target", "nvmet.step.before", Life::Writer),

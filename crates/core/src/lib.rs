@@ -30,7 +30,7 @@ pub use hold::{FenceReason, Hold, Phase};
 pub use id::{GroupSnapshotId, IdError, NodeId, Slot, SnapshotId, TargetId, TicketId, VolumeId};
 pub use ledger::{Ledger, LedgerError, Migration, State, SubmitError};
 pub use mode::{Mode, Share};
-pub use nvme::{NQN_PREFIX, NvmeNames, ONLY_NAMESPACE, SubsystemsOf};
+pub use nvme::{MODEL, MODEL_OF_BLANK, NQN_PREFIX, NvmeNames, ONLY_NAMESPACE, SubsystemsOf};
 pub use observed::{
     Answer, Contact, MigrationTimeout, NodeFacts, NodeState, Observed, Outcome, Room, TicketFacts,
     VolumeFacts,

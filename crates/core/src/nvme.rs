@@ -11,6 +11,13 @@ pub const NQN_PREFIX: &str = "nqn.2026-01.storage.bowline:";
 /// Stands for the UUID of a namespace where the storage cannot set it: the only namespace that the subsystem has, whatever its UUID.
 pub const ONLY_NAMESPACE: &str = "only";
 
+/// What a subsystem says it is, for people who list their disks.
+pub const MODEL: &str = "Bowline";
+
+/// What it says instead where the volume had not one byte in it, and nobody else could write it, when this grant was first shown. Whoever
+/// was let in may have written since.
+pub const MODEL_OF_BLANK: &str = "Bowline (blank at first)";
+
 /// The longest volume id that stands in a name as it is: a whole name has at most 223 bytes.
 const PLAIN: usize = 100;
 

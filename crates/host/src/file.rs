@@ -44,6 +44,12 @@ fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
     Ok(Some((start, seek(file, SeekFrom::Hole(start))?)))
 }
 
+/// Whether all of a file reads as zero because nothing is stored of it. One that stores zeros, and one on a filesystem that cannot tell, is
+/// none.
+pub fn is_all_hole(file: &File) -> io::Result<bool> {
+    Ok(next_data(file, 0)?.is_none())
+}
+
 /// How many bytes a copy that leaves out the holes has to carry.
 pub fn data_bytes(file: &File) -> io::Result<u64> {
     let (mut at, mut bytes) = (0, 0);

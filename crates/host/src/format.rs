@@ -20,7 +20,7 @@ use crate::device::{BlockDevice, DeviceError, Open};
 use crate::direct::{Direct, first_byte};
 use crate::host::Host;
 use crate::signature::{HEAD, PAGE, Sample, TAIL, pages, signatures};
-use crate::superblock::{Flaw, Found, superblocks};
+use crate::superblock::{Flaw, Found, superblock_within, superblocks};
 pub use bowline_core::{FsType, UnknownFsType};
 use bowline_failpoint::pass;
 use std::fmt;
@@ -163,6 +163,8 @@ pub fn probe(device: &Path) -> Result<State, DeviceError> {
 #[derive(Debug)]
 pub struct Probed {
     state: State,
+    /// It is blank, and its storage says so of every byte.
+    is_all_blank: bool,
     device: BlockDevice,
 }
 
@@ -171,7 +173,17 @@ impl Probed {
     pub fn new(device: &Path) -> Result<Self, DeviceError> {
         let device = BlockDevice::open(device, Open::ReadAlone)?;
         let state = examine(&telling(&device)?);
-        Ok(Self { state, device })
+        Ok(Self { state, is_all_blank: false, device })
+    }
+
+    /// The same for a device of which its target says that it was blank, and which nobody has used since: whether that is so where
+    /// filesystems have their superblocks is enough. One that is not blank there is looked at like any other.
+    pub fn unused(device: &Path) -> Result<Self, DeviceError> {
+        let device = BlockDevice::open(device, Open::ReadAlone)?;
+        let beginning = FsType::ALL.map(superblock_within).into_iter().max().unwrap_or(SUPERBLOCKS);
+        let is_all_blank = examine(&sample(&device, beginning, 0)?) == State::Blank;
+        let state = if is_all_blank { State::Blank } else { examine(&telling(&device)?) };
+        Ok(Self { state, is_all_blank, device })
     }
 
     /// What it is.
@@ -311,7 +323,7 @@ impl Host {
 
     /// The same on a device that was looked at, and kept since.
     pub fn make_on(&self, probed: Probed, making: &Making) -> Result<(), MakeError> {
-        let Probed { state, device: held } = probed;
+        let Probed { state, is_all_blank, device: held } = probed;
         let device = &held.path.clone();
         match state {
             State::Blank => {}
@@ -320,9 +332,11 @@ impl Host {
         // No force flags: each mkfs then looks for signatures itself. No discard: the device is blank.
         let uuid = making.uuid.to_string();
         let xfs_uuid = format!("uuid={uuid}");
+        // What an ext4 keeps of a journal must read as zero; where it does, writing zeros would only take room at the storage.
+        let ext4 = if is_all_blank { "nodiscard,lazy_journal_init=1" } else { "nodiscard" };
         let (program, args): (_, &[&str]) = match making.fs {
             // Without blocks kept for root: a volume is its user's alone.
-            FsType::Ext4 => ("mkfs.ext4", &["-q", "-m", "0", "-E", "nodiscard", "-U", &uuid]),
+            FsType::Ext4 => ("mkfs.ext4", &["-q", "-m", "0", "-E", ext4, "-U", &uuid]),
             FsType::Xfs => ("mkfs.xfs", &["-q", "-K", "-m", &xfs_uuid]),
             FsType::Btrfs => ("mkfs.btrfs", &["-q", "-K", "-U", &uuid]),
         };
@@ -338,8 +352,8 @@ impl Host {
         pass("host.make.after");
         witness.file.sync_all().map_err(|error| DeviceError::io(device, error))?;
         let open = BlockDevice::open(device, Open::ReadAlone)?;
-        // Only where superblocks are: all else was blank before, and is its mkfs's own.
-        match examine(&sample(&open, SUPERBLOCKS, 0)?) {
+        // Only where its superblock is: all else was blank before, and is its mkfs's own.
+        match examine(&sample(&open, superblock_within(making.fs), 0)?) {
             State::Formatted { fs, uuid } if fs == making.fs && uuid == making.uuid => Ok(()),
             state => Err(MakeError::Unfinished { device: device.to_owned(), state }),
         }

@@ -58,6 +58,15 @@ fn whole(fs: FsType, uuid: &[u8], start: u64, bytes: Option<u64>, size: u64) -> 
     }
 }
 
+/// How much of a device's beginning has the superblock of a filesystem, whatever its sectors are.
+pub(crate) fn superblock_within(fs: FsType) -> u64 {
+    match fs {
+        FsType::Ext4 => 4096,
+        FsType::Xfs => 32_768,
+        FsType::Btrfs => BTRFS + 4096,
+    }
+}
+
 const EXT: u64 = 1024;
 
 fn ext(sample: &Sample) -> Option<Found> {

@@ -31,6 +31,8 @@ pub struct Device {
     pub epoch: Epoch,
     /// Whether the kernel refuses writes.
     pub read_only: bool,
+    /// Whether its target says that it was blank before it was shown for this grant; only [`Devices::connect`] asks.
+    pub was_blank: bool,
 }
 
 /// Why there is no such device.

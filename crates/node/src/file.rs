@@ -71,7 +71,14 @@ fn backing_error(error: &BackingError) -> DevicesError {
 }
 
 fn device(tag: Tag, found: &LoopDevice) -> Device {
-    Device { path: found.path.clone(), number: found.number, epoch: tag.epoch(), read_only: found.read_only }
+    let LoopDevice { path, number, read_only, .. } = found;
+    Device {
+        path: path.clone(),
+        number: *number,
+        epoch: tag.epoch(),
+        read_only: *read_only,
+        was_blank: false,
+    }
 }
 
 impl Devices for FileDevices {

@@ -30,6 +30,7 @@ mod state;
 mod turn;
 mod unpublish;
 mod unstage;
+mod used;
 
 pub use devices::{Device, Devices, DevicesError, Grant, Remains};
 pub use file::FileDevices;

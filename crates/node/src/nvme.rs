@@ -36,7 +36,7 @@ impl Found {
 
 fn device(node: BlockNode, epoch: Epoch) -> Device {
     let BlockNode { path, number, read_only } = node;
-    Device { path, number, epoch, read_only }
+    Device { path, number, epoch, read_only, was_blank: false }
 }
 
 impl NvmeDevices {
@@ -107,7 +107,7 @@ impl Devices for NvmeDevices {
             let (address, why) = (failure.address, &failure.why);
             tracing::warn!(%volume, %epoch, %address, why, "one of the ways to a volume is shut; the others do");
         }
-        let mut device = device(connected.node, *epoch);
+        let mut device = Device { was_blank: connected.was_blank, ..device(connected.node, *epoch) };
         if *write && device.read_only {
             return Err(DevicesError::NotGranted(format!(
                 "the device of volume {volume} on node {node} at epoch {epoch} refuses writes"

@@ -31,12 +31,16 @@ impl ThisNode {
         let target = self.place(TARGET, &request.target_path)?;
         let mut record = self.staged_record(request, &staging)?;
         let wish = self.recorded_wish(&record, request)?;
-        let device = match self.look(&record) {
+        let mut table = self.host.mounts()?;
+        let device = match self.look_in(&table, &record) {
             Ok(device) => device,
-            Err(stale) => self.recover(&mut record, &wish, &staging, &stale)?,
+            Err(stale) => {
+                let device = self.recover(&mut record, &wish, &staging, &stale)?;
+                table = self.host.mounts()?;
+                device
+            }
         };
         self.restore_paths(&record)?;
-        let table = self.host.mounts()?;
         let mut others = self.published(&table, &record, Some(&device));
         others.retain(|path| path != target.path());
         let alone = AccessMode::SingleNodeSingleWriter;

@@ -14,12 +14,16 @@ impl ThisNode {
     /// The device of a staged volume, if it is there and is what is mounted; otherwise what is stale: nothing is
     /// mounted, the device is gone, or another device is mounted.
     pub(crate) fn look(&self, record: &Record) -> Result<Device, Fault> {
+        self.look_in(&self.host.mounts()?, record)
+    }
+
+    /// The same by a table that was just read.
+    pub(crate) fn look_in(&self, table: &MountTable, record: &Record) -> Result<Device, Fault> {
         let device = self.device(record)?;
         let Record { volume, epoch, path, .. } = record;
         let gone = || Fault::Unreachable(format!("the device of volume {volume} (epoch {epoch}) is gone"));
         let device = device.ok_or_else(gone)?;
         let Content::Filesystem { fs, .. } = &record.content else { return Ok(device) };
-        let table = self.host.mounts()?;
         let Some(top) = table.top(path) else {
             return Err(Fault::Unreachable(format!(
                 "volume {volume} is staged, but not mounted at {}",

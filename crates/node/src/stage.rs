@@ -256,18 +256,23 @@ impl ThisNode {
             }
         })?;
         pass("node.connect.after");
+        // What was begun here before is judged by what is found; so is what an earlier use of the grant may have left.
+        let is_new = device.was_blank && self.state.begin_use(record)? && record.phase == Phase::Connecting;
         if let Content::Filesystem { fs, options } = &wish.content {
             let table = self.host.mounts()?;
             let mounted =
                 table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
             let options = mount_options(*fs, options, wish.read_only())?;
-            let spare = if mounted { 0 } else { self.prepare(&device, *fs, wish, record)? };
+            let spare = if mounted { 0 } else { self.prepare(&device, *fs, is_new, wish, record)? };
             let mounted = self.host.mount(&device.path, place, &options);
             mounted.map_err(|error| mount_fault(wish, &error))?;
             if spare > 0 {
                 self.host.grow(*fs, &device.path, place).map_err(|error| Fault::command(&error))?;
             }
             self.give_to_group(place, wish)?;
+        }
+        if device.was_blank {
+            self.state.keep_uses()?;
         }
         // Durably, if something was made: a workload's first write must not meet a record that says "half made".
         match std::mem::replace(&mut record.phase, Phase::Staged) {
@@ -278,8 +283,16 @@ impl ThisNode {
         Ok(device)
     }
 
-    /// Gets a device ready to be mounted, and says how much of it its filesystem is to be grown by afterwards.
-    fn prepare(&self, device: &Device, fs: FsType, wish: &Wish, record: &mut Record) -> Result<u64, Fault> {
+    /// Gets a device ready to be mounted, and says how much of it its filesystem is to be grown by afterwards. One that `is_new` was blank
+    /// before its grant, which nobody has used yet.
+    fn prepare(
+        &self,
+        device: &Device,
+        fs: FsType,
+        is_new: bool,
+        wish: &Wish,
+        record: &mut Record,
+    ) -> Result<u64, Fault> {
         let read_only = wish.read_only();
         if let Phase::Making { uuid } = record.phase.clone()
             && !read_only
@@ -295,7 +308,7 @@ impl ThisNode {
             }
         }
         let volume = &wish.grant.volume;
-        let probed = Probed::new(&device.path)?;
+        let probed = if is_new { Probed::unused(&device.path)? } else { Probed::new(&device.path)? };
         match probed.state() {
             State::Formatted { fs: found, .. } if *found == fs => {}
             State::Formatted { fs: found, .. } => {

@@ -6,6 +6,7 @@
 //! is enough for whatever a loss of power undoes anyway: devices and mounts.
 
 use crate::staging::{self, DecodeError, Record};
+use crate::used::Used;
 use bowline_core::{NodeId, VolumeId};
 use bowline_failpoint::pass;
 use std::fs::{self, File, OpenOptions};
@@ -24,10 +25,12 @@ pub(crate) enum StateError {
     Other { path: PathBuf, volume: VolumeId, node: NodeId },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct State {
     directory: PathBuf,
     node: NodeId,
+    /// Which grants were used here.
+    used: Used,
 }
 
 const SUFFIX: &str = ".json";
@@ -44,7 +47,19 @@ impl State {
                 fs::remove_file(&path).map_err(fault)?;
             }
         }
-        Ok(Self { directory, node: node.clone() })
+        Ok(Self { directory, node: node.clone(), used: Used::new(state) })
+    }
+
+    /// Notes that the grant of a record is used; says whether this is certainly the first time.
+    pub(crate) fn begin_use(&self, record: &Record) -> Result<bool, StateError> {
+        self.used
+            .begin(&record.device)
+            .map_err(|error| StateError::Io { path: self.used.path().to_owned(), error })
+    }
+
+    /// Comes back when every such note survives a loss of power.
+    pub(crate) fn keep_uses(&self) -> Result<(), StateError> {
+        self.used.keep().map_err(|error| StateError::Io { path: self.used.path().to_owned(), error })
     }
 
     fn path(&self, volume: &VolumeId) -> PathBuf {

@@ -1,8 +1,8 @@
 //! Connecting: one command to `/dev/nvme-fabrics` for each address.
 
-use super::sysfs::Address;
+use super::sysfs::{Address, attribute};
 use super::{BlockNode, Controller, ControllerState, Nvme, NvmeError, Settings, until, write};
-use bowline_core::NvmeNames;
+use bowline_core::{MODEL_OF_BLANK, NvmeNames};
 use bowline_failpoint::pass;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -32,6 +32,8 @@ pub struct Failure {
 pub struct Connected {
     /// The device.
     pub node: BlockNode,
+    /// Whether its target says that it was blank before it was shown for this grant.
+    pub was_blank: bool,
     /// The addresses through which it is not reached; the others suffice.
     pub failures: Vec<Failure>,
 }
@@ -170,7 +172,16 @@ impl Nvme {
         if reached == 0 {
             return Err(NvmeError::Connect { nqn: nqn.clone(), failures });
         }
-        Ok(Connected { node: self.await_device(login)?, failures })
+        let node = self.await_device(login)?;
+        let was_blank = self.was_blank(&node, nqn)?;
+        Ok(Connected { node, was_blank, failures })
+    }
+
+    fn was_blank(&self, node: &BlockNode, nqn: &str) -> Result<bool, NvmeError> {
+        // Both the subsystem above a multipath disk and the controller above a plain one say what they are, and whose.
+        let above = self.host.roots.sys.join(format!("dev/block/{}/device", node.number));
+        Ok(attribute(&above, "model")?.as_deref() == Some(MODEL_OF_BLANK)
+            && attribute(&above, "subsysnqn")?.as_deref() == Some(nqn))
     }
 
     /// Whether a subsystem is connected, but not to one of its addresses where somebody answers. Changes nothing.

@@ -392,22 +392,23 @@ impl Controller {
     }
 }
 
-/// Looks again and again, until it is there or the time is over. sysfs tells nobody of changes.
+/// Looks again and again, until it is there or the time is over. sysfs tells nobody of changes; so that little is added to what
+/// something takes, each pause is a part of it.
 fn until<T>(
     time: Duration,
     mut look: impl FnMut() -> Result<Option<T>, NvmeError>,
 ) -> Result<Option<T>, NvmeError> {
-    let deadline = Instant::now() + time;
-    let mut pause = Duration::from_millis(1);
+    let begun = Instant::now();
     loop {
         if let Some(found) = look()? {
             return Ok(Some(found));
         }
-        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = begun.elapsed();
+        let left = time.saturating_sub(waited);
         if left.is_zero() {
             return Ok(None);
         }
+        let pause = (waited / 8).clamp(Duration::from_millis(1), Duration::from_millis(100));
         std::thread::sleep(pause.min(left));
-        pause = (pause * 2).min(Duration::from_millis(100));
     }
 }

@@ -4,7 +4,7 @@ use crate::lab::{Lab, making, smallest};
 use bowline_host::check::{CheckError, Checked};
 use bowline_host::command::CommandError;
 use bowline_host::device::DeviceError;
-use bowline_host::format::{FsType, FsUuid, MakeError, Making, Settled, State, Unclear, probe};
+use bowline_host::format::{FsType, FsUuid, MakeError, Making, Probed, Settled, State, Unclear, probe};
 use bowline_host::mount::{Change, Unmount};
 use bowline_host::options::MountOptions;
 use bowline_host::usage::usage;
@@ -266,4 +266,39 @@ fn ext4_grows_before_it_is_mounted_and_keeps_its_files() {
     lab.host.mount(&device.path, &stage, &options).unwrap();
     assert!(usage(&stage).unwrap().bytes.total > before + (50 << 20));
     assert_eq!(std::fs::read_to_string(stage.path().join("data")).unwrap(), "kept");
+}
+
+#[test]
+fn a_device_that_nobody_used_is_looked_at_where_filesystems_begin() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let device = lab.device("volume", 64 << 20);
+    let file = File::options().write(true).open(&device.path).unwrap();
+    let mut states = vec![];
+    for at in [None, Some(300 << 10), Some(60 << 10)] {
+        if let Some(at) = at {
+            file.write_all_at(&[7; 4096], at).unwrap();
+            file.sync_all().unwrap();
+        }
+        let unused = Probed::unused(&device.path).unwrap().state().clone();
+        states.push((unused, probe(&device.path).unwrap()));
+    }
+    let unclear = |at| State::Unclear(Unclear::Unknown { at });
+    let expected = [
+        (State::Blank, State::Blank),
+        (State::Blank, unclear(300 << 10)),
+        (unclear(60 << 10), unclear(60 << 10)),
+    ];
+    assert_eq!(states, expected);
+}
+
+#[test]
+fn a_filesystem_on_a_device_that_nobody_used_is_whole() {
+    for fs in FsType::ALL {
+        let Some(lab) = Lab::new(&[fs]) else { return };
+        let device = lab.device("volume", smallest(fs));
+        let making = making(fs);
+        lab.host.make_on(Probed::unused(&device.path).unwrap(), &making).unwrap();
+        assert_eq!(lab.host.settle(&device.path, &making).unwrap(), Settled::Made, "{fs}");
+        assert_ne!(lab.host.check(&device.path, fs).unwrap(), Checked::Repaired, "{fs}");
+    }
 }

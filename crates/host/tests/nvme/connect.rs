@@ -2,7 +2,7 @@
 
 use crate::tree::{Export, Fake, Tree};
 use crate::{machine, nvme};
-use bowline_core::{Epoch, NodeId, NvmeNames, VolumeId};
+use bowline_core::{Epoch, MODEL, MODEL_OF_BLANK, NodeId, NvmeNames, VolumeId};
 use bowline_host::nvme::{Login, Nvme, NvmeError};
 use std::fs;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ fn lab() -> Option<(Tree, Arc<Fake>, Nvme)> {
 fn export(kernel: &Fake, login: &Login, minor: u32) {
     let NvmeNames { subsystem, host, namespace, .. } = login.names.clone();
     let number = format!("3999:{minor}");
-    kernel.world().exports.insert(subsystem, Export { host, namespace, number, sectors: 2048 });
+    let export = Export { host, namespace, number, sectors: 2048, model: MODEL };
+    kernel.world().exports.insert(subsystem, export);
 }
 
 #[test]
@@ -48,6 +49,17 @@ fn a_connect_finds_its_disk_and_again_is_the_same_one() {
         nvme.disconnect(&names.subsystem, &names.host).unwrap();
         nvme.disconnect(&names.subsystem, &names.host).unwrap();
         assert_eq!(nvme.subsystem(&names.subsystem).unwrap(), None);
+    }
+}
+
+#[test]
+fn what_a_target_says_of_a_disk_before_its_first_use_is_told() {
+    let Some((_tree, kernel, nvme)) = lab() else { return };
+    for (minor, (model, blank)) in (1..).zip([(MODEL, false), (MODEL_OF_BLANK, true), ("", false)]) {
+        let login = login(&format!("v{minor}"), 1, &["10.0.0.1:4420"]);
+        export(&kernel, &login, minor);
+        kernel.world().exports.get_mut(&login.names.subsystem).unwrap().model = model;
+        assert_eq!(nvme.connect(&login).unwrap().was_blank, blank, "{model:?}");
     }
 }
 

@@ -80,6 +80,8 @@ pub(crate) struct Export {
     /// Which device its disk is here.
     pub(crate) number: String,
     pub(crate) sectors: u64,
+    /// What its target says it is.
+    pub(crate) model: &'static str,
 }
 
 #[derive(Debug, Default)]
@@ -185,6 +187,8 @@ impl Fake {
         link(&self.sys(&format!("{above}/nvme{controller}")), &target);
         if known.is_none() {
             put(&self.sys(&format!("{above}/subsysnqn")), &nqn);
+            // As the kernel pads it.
+            put(&self.sys(&format!("{above}/model")), &format!("{:40}", export.model));
             let target = format!("../../{above}");
             link(&self.sys(&format!("class/nvme-subsystem/nvme-subsys{subsystem}")), &target);
         }

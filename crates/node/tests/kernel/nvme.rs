@@ -3,7 +3,7 @@
 
 use crate::lab::{Lab, Node, block, not_run, plain, refused, smallest};
 use crate::tree::{Export, Fake, Tree};
-use bowline_core::{Epoch, NodeId, NvmeNames, TargetId, VolumeId};
+use bowline_core::{Epoch, MODEL, MODEL_OF_BLANK, NodeId, NvmeNames, TargetId, VolumeId};
 use bowline_csi::wire::VolumeHealthErrorType;
 use bowline_csi::wire::volume_capability::access_mode::Mode;
 use bowline_host::device::is_read_only;
@@ -72,6 +72,7 @@ impl Machine {
             namespace: names.namespace.clone(),
             number: self.disk(volume, epoch).number.to_string(),
             sectors: smallest(FsType::Ext4) / 512,
+            model: MODEL,
         };
         self.kernel.world().exports.insert(names.subsystem.clone(), export);
         let (target, node) = (TargetId::new("far-away").unwrap(), NodeId::new(node).unwrap());
@@ -147,6 +148,50 @@ fn a_volume_of_a_target_that_the_node_never_heard_of_lives_twice() {
         assert!(!node.record("v").exists());
         machine.assert_clean();
     }
+}
+
+/// Bytes of a volume that lie behind everything that a short look sees.
+fn write_far(machine: &Machine, volume: &str) {
+    let file = fs::File::options().write(true).open(machine.lab.path("target").join(volume)).unwrap();
+    file.write_all_at(b"somebody's", 700 << 10).unwrap();
+    file.sync_all().unwrap();
+}
+
+#[test]
+fn what_a_target_calls_blank_is_looked_at_where_filesystems_begin_and_only_at_its_first_use() {
+    let Some(machine) = Machine::new() else { return };
+    let ext4 = plain(FsType::Ext4);
+    let (raw, left) = (block(Mode::SingleNodeWriter), "is left alone");
+    // Bytes that the target does not know of, to see how far the look goes.
+    for (volume, is_called_blank, is_used_before) in
+        [("plain", false, false), ("blank", true, false), ("used", true, true)]
+    {
+        let node = machine.node("a");
+        let context = machine.grant(volume, "a", 1, true);
+        let nqn = names(volume, "a", 1).subsystem;
+        if is_called_blank {
+            machine.kernel.world().exports.get_mut(&nqn).unwrap().model = MODEL_OF_BLANK;
+        }
+        if is_used_before {
+            node.stage(volume, &context, &raw).unwrap();
+            node.unstage(volume).unwrap();
+        }
+        write_far(&machine, volume);
+        // Whoever has forgotten everything but what is on the disk knows it.
+        drop(node);
+        let node = machine.node("a");
+        let staged = node.stage(volume, &context, &ext4);
+        if is_called_blank && !is_used_before {
+            staged.unwrap();
+            node.unstage(volume).unwrap();
+            node.up(volume, &context, FsType::Ext4);
+            node.down(volume);
+        } else {
+            refused(staged, Code::FailedPrecondition, left);
+            node.unstage(volume).unwrap();
+        }
+    }
+    machine.assert_clean();
 }
 
 #[test]
@@ -335,7 +380,13 @@ fn a_lost_connection_of_a_running_workload_stayed_lost_when_its_network_was_back
             assert!(begun.elapsed() < Duration::from_secs(20), "{ask}");
             std::thread::yield_now();
         }
-        node.down("v");
+        // What brought it back may still have the volume to itself.
+        while let Err(busy) = node.unpublish("v", "pod") {
+            assert_eq!(busy.code(), Code::Aborted, "{busy}");
+            assert!(begun.elapsed() < Duration::from_secs(20), "{busy}");
+            std::thread::yield_now();
+        }
+        node.unstage("v").unwrap();
     }
     machine.assert_clean();
 }

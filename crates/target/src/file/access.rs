@@ -116,6 +116,9 @@ impl Inner {
             .draining
             .extend(out.into_iter().map(|(granted, export)| (*granted, export.clone())).collect::<Vec<_>>());
         let proof = record.exports.revoke(node, *epoch);
+        if self.exporter.is_remote() && record.exports != before.exports {
+            self.directory.note_closing(&item, &record);
+        }
         // Nobody attaches while the lock is held alone, so what is seen now is all there will ever be. That it is
         // stored in the same write that shuts the node out saves one, and loses nothing: without the write there is
         // neither the answer nor the revocation.

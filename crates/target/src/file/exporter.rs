@@ -17,6 +17,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) node: &'a NodeId,
     pub(crate) epoch: Epoch,
     pub(crate) write: bool,
+    /// Nobody else may write it, now or beside this grant.
+    pub(crate) alone: bool,
     pub(crate) file: &'a Path,
 }
 

@@ -43,6 +43,9 @@ const ALL: usize = 4 * PLACE;
 pub(super) struct Writer(Arc<AtomicU64>);
 
 impl Writer {
+    /// Stands for whoever has not flushed what was written.
+    const NOBODY: u64 = 0;
+
     pub(super) fn new() -> Self {
         Self(Arc::new(AtomicU64::new(fresh())))
     }
@@ -57,7 +60,7 @@ impl Writer {
 }
 
 fn fresh() -> u64 {
-    RandomState::new().hash_one(0)
+    RandomState::new().hash_one(0).max(Writer::NOBODY + 1)
 }
 
 /// What a place for grants holds: every one that the record and the closings do not know.
@@ -182,19 +185,49 @@ impl Directory {
         record.closings.is_some_and(|known| known.writer == self.writer.id())
     }
 
-    /// Says whether it could be done. Where it could not, whatever is in the place now is not relied upon.
-    fn write_in_place(&self, item: &Item, record: &VolumeRecord, count: u64) -> Result<bool, Fault> {
+    /// Stores that somebody is about to be shut out, so that it survives the end of this process: the next one goes on with that, and shows
+    /// nothing again of what is on its way out. Whoever is told that it is done waits for [`Self::write_closing`], which takes the same place.
+    /// Nothing depends on this, so it may fail.
+    pub(super) fn note_closing(&self, item: &Item, record: &VolumeRecord) {
         let path = self.path(item, Part::Recent);
+        let Some(count) = record.closings.map(|known| known.count + 1) else { return };
+        let Ok(Some(bytes)) = self.closing(item, record, Closings { count, writer: Writer::NOBODY }) else {
+            return;
+        };
+        pass("target.closing-note.before");
+        let written =
+            file::open_file(&path, true).and_then(|file| file.write_all_at(&bytes, place_of(count)));
+        pass("target.closing-note.after");
+        if let Err(error) = written {
+            tracing::warn!(path = %path.display(), %error, "not noted that somebody is on the way out");
+        }
+    }
+
+    /// A closing as it is in its place; nothing if it is too long for one.
+    fn closing(
+        &self,
+        item: &Item,
+        record: &VolumeRecord,
+        closings: Closings,
+    ) -> Result<Option<Vec<u8>>, Fault> {
         let closing = Closing {
             installation: record.installation.clone(),
             volume: record.volume.clone(),
             created_at: record.created_at,
-            closings: Closings { count, writer: self.writer.id() },
+            closings,
             exports: record.exports.clone(),
             draining: record.draining.clone(),
         };
-        let bytes = record::encode(&closing).map_err(|error| Fault::io(&path, io::Error::other(error)))?;
-        let Some(bytes) = padded(bytes) else { return Ok(false) };
+        let fault = |error| Fault::io(&self.path(item, Part::Recent), io::Error::other(error));
+        record::encode(&closing).map(padded).map_err(fault)
+    }
+
+    /// Says whether it could be done. Where it could not, whatever is in the place now is not relied upon.
+    fn write_in_place(&self, item: &Item, record: &VolumeRecord, count: u64) -> Result<bool, Fault> {
+        let path = self.path(item, Part::Recent);
+        let Some(bytes) = self.closing(item, record, Closings { count, writer: self.writer.id() })? else {
+            return Ok(false);
+        };
         let write = || {
             let file = file::open_file(&path, true)?;
             pass("target.closing.before");
@@ -343,6 +376,34 @@ mod tests {
             }
             fs::write(&path, whole).unwrap();
         }
+    }
+
+    #[test]
+    fn what_is_noted_is_known_and_not_relied_upon() {
+        let place = tempfile::tempdir().unwrap();
+        let (directory, item) = directory(place.path());
+        close(&directory, &item, 1);
+        let (node, path) = (NodeId::new("a").unwrap(), directory.path(&item, Part::Recent));
+        let before = directory.volume(&item).unwrap().unwrap();
+        let mut leaving = before.clone();
+        leaving.exports.revoke(&node, Epoch::new(2));
+        leaving.draining.insert(Epoch::new(2), Export { node, mode: Mode::UNKNOWN });
+        directory.note_closing(&item, &leaving);
+        let noted = directory.volume(&item).unwrap().unwrap();
+        assert_eq!((&noted.exports, &noted.draining), (&leaving.exports, &leaving.draining));
+        assert!(!directory.is_durable(&noted), "a loss of power may undo it");
+        let whole = fs::read(&path).unwrap();
+        let mut spoiled = whole.clone();
+        spoiled[2 * PLACE + 99] ^= 1;
+        fs::write(&path, spoiled).unwrap();
+        assert_eq!(directory.volume(&item).unwrap().unwrap(), before, "what was told is where it was");
+        fs::write(&path, whole).unwrap();
+        // The proof takes the place of the note.
+        leaving.draining.clear();
+        directory.write_closing(&item, &leaving).unwrap();
+        let proven = directory.volume(&item).unwrap().unwrap();
+        assert_eq!((&proven.exports, proven.draining.len()), (&leaving.exports, 0));
+        assert!(directory.is_durable(&proven));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::exporter::Shown;
 use crate::{Item, NewVolume, Source};
-use bowline_core::{Epoch, Export, Exports, SnapshotId, Timestamp, VolumeId};
+use bowline_core::{Epoch, Export, Exports, Share, SnapshotId, Timestamp, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -125,7 +125,8 @@ impl VolumeRecord {
     /// A grant that is open, as it is shown over this file.
     pub(super) fn shown<'a>(&'a self, epoch: Epoch, file: &'a Path) -> Option<Shown<'a>> {
         let Export { node, mode } = self.exports.open().get(&epoch)?;
-        Some(Shown { volume: &self.volume, node, epoch, write: mode.write, file })
+        let alone = mode.share == Share::Nobody && self.reach().len() == 1;
+        Some(Shown { volume: &self.volume, node, epoch, write: mode.write, alone, file })
     }
 
     /// How many bytes are promised to it.

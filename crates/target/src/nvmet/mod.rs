@@ -82,11 +82,12 @@ impl Nvmet {
     }
 
     fn shown(&self, asked: &Asked<'_>) -> Shown {
-        let Asked { volume, node, epoch, write, file } = *asked;
+        let Asked { volume, node, epoch, write, alone, file } = *asked;
         Shown {
             names: NvmeNames::new(&self.installation, volume, node, epoch),
             file: file.to_owned(),
             write,
+            alone,
             tag: Tag::new(volume, node, epoch),
         }
     }

@@ -4,14 +4,13 @@
 use super::kernel::{Fault, Kernel};
 use super::port::{self, Port};
 use super::work::Job;
-use bowline_core::NvmeNames;
+use bowline_core::{MODEL, MODEL_OF_BLANK, NvmeNames};
+use bowline_host::file;
 use bowline_host::loopdev::LoopError;
 use bowline_host::{Host, Tag};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What people see in the list of their disks.
-const MODEL: &str = "Bowline";
 /// How long a serial number may be.
 const SERIAL: usize = 20;
 
@@ -52,6 +51,8 @@ pub(super) struct Shown {
     /// The volume's bytes.
     pub(super) file: PathBuf,
     pub(super) write: bool,
+    /// Nobody else may write it, now or beside this grant.
+    pub(super) alone: bool,
     /// What a device of this machine carries that stands between the file and a host that may only read.
     pub(super) tag: Tag,
 }
@@ -107,7 +108,13 @@ impl Shown {
         }
         let serial: String = self.names.namespace.chars().filter(|c| *c != '-').take(SERIAL).collect();
         kernel.set(&subsystem.attribute("attr_serial"), &serial)?;
-        kernel.set(&subsystem.attribute("attr_model"), MODEL)
+        let model = if self.write && self.alone && self.is_blank() { MODEL_OF_BLANK } else { MODEL };
+        kernel.set(&subsystem.attribute("attr_model"), model)
+    }
+
+    /// Whether the volume has not one byte in it. The node need not look all over it then, which nobody can do better than the storage.
+    fn is_blank(&self) -> bool {
+        file::open_file(&self.file, false).and_then(|file| file::is_all_hole(&file)).unwrap_or(false)
     }
 
     /// Whether a namespace has these bytes in this way, or could still get them.

@@ -1,9 +1,10 @@
 //! In which order a grant is shown and taken away, step by step.
 
-use crate::lab::{Lab, grant, names, revocation};
-use bowline_core::{Mode, Share};
+use crate::lab::{Lab, MIB, Raw, grant, names, revocation, volume};
+use bowline_core::{MODEL, MODEL_OF_BLANK, Mode, Share};
 use bowline_host::Host;
-use bowline_target::Provision;
+use bowline_target::contract::provision::Bytes;
+use bowline_target::{Grant, Provision};
 
 /// What was done, with the names of the grant shortened.
 fn steps(lab: &Lab, names: &bowline_core::NvmeNames) -> String {
@@ -62,6 +63,31 @@ fn a_grant_is_shown_and_taken_away_in_this_order() {
     lab.nothing_is_left();
     lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
     assert_eq!(lab.kernel.done(), [""; 0], "again changes nothing");
+}
+
+#[test]
+fn only_a_volume_without_a_byte_that_nobody_else_can_write_is_called_blank() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "zeros", "shared", "moving"]);
+    let alone = |id: &str, to: &str, epoch| Grant {
+        mode: Mode { write: true, frontend: true, share: Share::Nobody },
+        ..grant(id, to, epoch)
+    };
+    let model = |grant: &Grant| {
+        lab.allow(&target, grant).unwrap();
+        lab.kernel.attribute(&format!("subsystems/{}/attr_model", names(&target, grant).subsystem))
+    };
+    for epoch in 1..=2 {
+        assert_eq!(model(&alone("v", "a", epoch)), MODEL_OF_BLANK, "nobody wrote yet");
+        lab.revoke(&target, &revocation("v", "a", epoch)).unwrap();
+    }
+    Raw(&target).write(&volume("v"), MIB - 1, &[1]);
+    assert_eq!(model(&alone("v", "a", 3)), MODEL, "one byte");
+    Raw(&target).write(&volume("zeros"), 0, &[0; 4096]);
+    assert_eq!(model(&alone("zeros", "a", 1)), MODEL, "what is stored is not looked at");
+    assert_eq!(model(&grant("shared", "a", 1)), MODEL, "others may write meanwhile");
+    assert_eq!(model(&alone("moving", "a", 1)), MODEL_OF_BLANK);
+    assert_eq!(model(&alone("moving", "b", 2)), MODEL, "another is let in");
 }
 
 #[test]
