@@ -23,6 +23,7 @@ mod paths;
 mod renumber;
 mod rounds;
 mod sanity;
+mod stuck;
 mod trees;
 mod upgrade;
 

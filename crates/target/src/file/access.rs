@@ -13,8 +13,7 @@ use bowline_host::file::{self, PathLock, Sharing};
 use bowline_host::loopdev::{FileIdentity, LoopDevice, LoopError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::Arc;
 
 fn unreachable(error: &dyn std::fmt::Display) -> TargetError {
     TargetError::Unreachable { error: error.to_string() }
@@ -38,7 +37,7 @@ impl Inner {
         let item = Item::Volume(grant.volume.clone());
         let unknown =
             || TargetError::Refused { error: format!("volume {} is not on this target", grant.volume) };
-        self.exporter.stuck(&grant.volume).map_or(Ok(()), Err)?;
+        self.stuck(&grant.volume)?;
         let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(|fault| told(&fault))?;
         let _lock = lock.ok_or_else(unknown)?;
         let mut record = self.directory.volume(&item).map_err(|fault| told(&fault))?.ok_or_else(unknown)?;
@@ -104,7 +103,7 @@ impl Inner {
     pub(super) fn revoke(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
         let Revocation { volume, node, epoch, fence: _ } = revocation;
         let item = Item::Volume(volume.clone());
-        self.exporter.stuck(volume).map_or(Ok(()), Err)?;
+        self.stuck(volume)?;
         let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(|fault| told(&fault))?;
         let record = self.directory.volume(&item).map_err(|fault| told(&fault))?;
         let (Some(lock), Some(mut record)) = (lock, record) else { return self.never_here(revocation) };
@@ -116,8 +115,11 @@ impl Inner {
             .draining
             .extend(out.into_iter().map(|(granted, export)| (*granted, export.clone())).collect::<Vec<_>>());
         let proof = record.exports.revoke(node, *epoch);
+        let lock = Arc::new(lock);
         if self.exporter.is_remote() && record.exports != before.exports {
-            self.directory.note_closing(&item, &record);
+            // A disk that does not take it does not keep the node in: what is shown is taken away all the same.
+            let (directory, item, record) = (self.directory.clone(), item.clone(), record.clone());
+            self.late.store(volume, &lock, move || directory.note_closing(&item, &record));
         }
         // Nobody attaches while the lock is held alone, so what is seen now is all there will ever be. That it is
         // stored in the same write that shuts the node out saves one, and loses nothing: without the write there is
@@ -126,8 +128,11 @@ impl Inner {
         if matches!(lingering, Ok(None)) {
             record.draining.retain(|granted, export| !out_now(granted, export));
         }
+        if let Some(late) = self.late.told(volume) {
+            return Err(lingering.err().unwrap_or(late));
+        }
         if let Err(error @ TargetError::Refused { .. }) = lingering {
-            self.write_somehow(item, record, lock);
+            self.write_somehow(item, record, &lock);
             return Err(error);
         }
         // As in `closed`: where nothing changes, the answer may still rest on what is not durable.
@@ -142,21 +147,20 @@ impl Inner {
         }
     }
 
+    /// What to say of a volume whose disk is known not to do what was asked of it, and does not do so now.
+    fn stuck(&self, volume: &VolumeId) -> Result<(), TargetError> {
+        self.exporter.stuck(volume).or_else(|| self.late.told(volume)).map_or(Ok(()), Err)
+    }
+
     /// Stores that somebody is on his way out where the disk does not finish writes: it may not finish this one either, and whoever
     /// asked must hear of that all the same. A start would show again what is not stored, and nobody was told that it is gone.
-    fn write_somehow(&self, item: Item, record: VolumeRecord, lock: PathLock) {
-        let (directory, (done, written)) = (self.directory.clone(), mpsc::channel());
-        let write = move || {
+    fn write_somehow(&self, item: Item, record: VolumeRecord, lock: &Arc<PathLock>) {
+        let (directory, volume) = (self.directory.clone(), record.volume.clone());
+        self.late.store(&volume, lock, move || {
             if let Err(fault) = directory.write_closing(&item, &record) {
                 tracing::warn!(item = called(&item), %fault, "not stored that it is draining");
             }
-            // Its lock goes with the write: nothing may be stored in between.
-            drop(lock);
-            let _ = done.send(());
-        };
-        if std::thread::Builder::new().name("draining".to_owned()).spawn(write).is_ok() {
-            let _ = written.recv_timeout(Duration::from_secs(1));
-        }
+        });
     }
 
     /// A volume that is not here: gone for good, if this is the directory it was in and no device of the grant is left.

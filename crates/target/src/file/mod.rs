@@ -30,6 +30,7 @@ mod cut;
 mod directory;
 pub(crate) mod exporter;
 mod grow;
+mod late;
 mod make;
 mod name;
 mod recent;
@@ -56,6 +57,7 @@ use bowline_host::Host;
 use bowline_host::file::PathLock;
 use directory::{Directory, Fault};
 use exporter::Exporter;
+use late::Late;
 use record::CutRecord;
 use room::Room;
 use std::collections::BTreeMap;
@@ -97,6 +99,7 @@ struct Inner {
     directory: Directory,
     room: Room,
     turns: Turns<VolumeId>,
+    late: Late,
     /// Cuts that are taken, but whose snapshots have not all got their records because writing them failed.
     unfinished: Mutex<Vec<CutRecord>>,
     _lock: PathLock,

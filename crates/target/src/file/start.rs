@@ -3,6 +3,7 @@
 use super::cut::first_of;
 use super::directory::{Directory, Fault, called, now, write_file};
 use super::exporter::{Exporter, Loops};
+use super::late::Late;
 use super::name::{self, Ours, Part};
 use super::recent::Writer;
 use super::record::{DirectoryRecord, From, Phase, SnapshotRecord, VolumeRecord};
@@ -20,6 +21,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Why a directory of volumes cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +79,8 @@ impl OpenError {
 
 const MULTIPLE: u64 = 4096;
 const MINIMUM: u64 = 1 << 20;
+/// How long a record is waited for that must not keep a fence waiting.
+const RECORD_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Files of ours, by what they belong to.
 #[derive(Debug, Default)]
@@ -125,6 +129,7 @@ impl FileTarget {
             directory: Directory { path, installation, writer: Writer::new() },
             room: Room::new(policy),
             turns: Turns::default(),
+            late: Late::new(RECORD_PATIENCE),
             unfinished: Mutex::default(),
             _lock: lock,
         };
