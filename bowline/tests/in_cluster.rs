@@ -383,8 +383,10 @@ fn the_leader_is_found_among_controllers_and_waited_for() {
         });
     }
     world.lead_to(&[]);
+    let begun = Instant::now();
     let (_, err) = world.says("otto", 1, &["volume", "create", "db", "--size", "1Mi"]);
     assert!(err.contains("no controller of Bowline answers in the namespace bowline"), "{err}");
+    assert!(begun.elapsed() > Duration::from_secs(10), "an order did not wait for somebody to be there");
     world.lead_to(&[("bowline-controller-a", &follower), ("bowline-controller-b", &leader)]);
     let begun = Instant::now();
     let (_, err) = world.says("otto", 1, &["volume", "list"]);

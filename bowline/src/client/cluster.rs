@@ -10,6 +10,8 @@
 //! # Caveats
 //!
 //! - The Service leads to every controller; one that does not lead says so, and the call is sent again.
+//! - Where the API server could not hand a call over, it does not say whether somebody has heard it. What only looks is sent again; an order is not, so
+//!   somebody who answers is looked for before it is sent.
 
 use bowline_web::{PATH_HEADER, Problem, TOKEN_HEADER};
 use http_body_util::BodyExt;
@@ -107,6 +109,13 @@ impl Cluster {
 
     /// Sends a call until a controller that leads has answered it.
     pub(super) async fn ask(&self, call: &Call<'_>) -> Result<Response<Answer>, Failure> {
+        if call.method != Method::GET {
+            self.answered(&Call { method: Method::GET, path: "/healthz", order: None }).await?;
+        }
+        self.answered(call).await
+    }
+
+    async fn answered(&self, call: &Call<'_>) -> Result<Response<Answer>, Failure> {
         let begun = Instant::now();
         let (mut pause, mut renewed) = (Duration::from_millis(20), false);
         loop {
