@@ -134,6 +134,15 @@ impl Ledger {
         &self.holds
     }
 
+    /// The grant that the one of this node stands beside although their modes do not go together: that of the other node of the live
+    /// migration under way.
+    pub fn beside(&self, node: &NodeId) -> Option<Epoch> {
+        self.migration.as_ref()?;
+        let mode = self.holds.get(node)?.mode;
+        let other = self.holds.iter().find(|(other, hold)| *other != node && !hold.mode.admits(mode));
+        other.map(|(_, hold)| hold.epoch)
+    }
+
     /// The live migration under way, if there is one.
     pub fn migration(&self) -> Option<&Migration> {
         self.migration.as_ref()

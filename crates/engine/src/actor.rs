@@ -310,8 +310,9 @@ impl Actor {
             }
             Action::Ask(effect) => {
                 let link = Arc::clone(&self.link);
+                let beside = self.executor.stored().beside(effect.node());
                 self.start_doing(async move {
-                    let answer = guarded(link.ask(&volume, &effect)).await;
+                    let answer = guarded(link.ask(&volume, &effect, beside)).await;
                     let outcome = match answer {
                         Ok(Ok(outcome)) => outcome,
                         Ok(Err(error)) => error.outcome(shared.clock.now()),

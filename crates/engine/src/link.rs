@@ -79,14 +79,19 @@ impl Link {
         self.contact() == Contact::Compared
     }
 
-    /// Asks for one effect. Never longer than the time-out, once it is its turn.
-    pub(crate) async fn ask(&self, volume: &VolumeId, effect: &Effect) -> Result<Outcome, TargetError> {
+    /// Asks for one effect, which may let a node in beside the grant of another epoch. Never longer than the time-out, once it is its turn.
+    pub(crate) async fn ask(
+        &self,
+        volume: &VolumeId,
+        effect: &Effect,
+        beside: Option<Epoch>,
+    ) -> Result<Outcome, TargetError> {
         let _permit = self.permits.acquire().await.map_err(closed)?;
         let target = self.connected()?;
         let answer = async {
             match effect.clone() {
                 Effect::Allow { node, epoch, mode } => {
-                    let grant = Grant { volume: volume.clone(), node, epoch, mode };
+                    let grant = Grant { volume: volume.clone(), node, epoch, mode, beside };
                     target.allow(&grant).await.map(|()| Outcome::Allowed)
                 }
                 Effect::Revoke { node, epoch, fence } => {

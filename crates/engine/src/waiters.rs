@@ -181,6 +181,7 @@ fn context(
     }
     let Verdict::Satisfied { node, epoch, .. } = verdict else { return Some(BTreeMap::new()) };
     let Some(hold) = executor.ledger().holds().get(node) else { return Some(BTreeMap::new()) };
-    let grant = Grant { volume: volume.clone(), node: node.clone(), epoch: *epoch, mode: hold.mode };
+    let (volume, node, mode) = (volume.clone(), node.clone(), hold.mode);
+    let grant = Grant { volume, node, epoch: *epoch, mode, beside: None };
     Some(link.target()?.context(&grant))
 }

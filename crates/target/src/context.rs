@@ -155,7 +155,7 @@ pub fn of_grant(
     addresses: &[SocketAddr],
     grant: &Grant,
 ) -> BTreeMap<String, String> {
-    let Grant { volume, node, epoch, mode } = grant;
+    let Grant { volume, node, epoch, mode, beside: _ } = grant;
     let common =
         GrantContext { target: target.clone(), node: node.clone(), epoch: *epoch, write: mode.write };
     let mut map = common.to_map();

@@ -31,7 +31,7 @@ fn node(name: &str) -> NodeId {
 
 fn grant(volume: &VolumeId, name: &str, epoch: u64) -> Grant {
     let mode = Mode { write: true, frontend: true, share: Share::Writers };
-    Grant { volume: volume.clone(), node: node(name), epoch: Epoch::new(epoch), mode }
+    Grant { volume: volume.clone(), node: node(name), epoch: Epoch::new(epoch), mode, beside: None }
 }
 
 fn revocation(volume: &VolumeId, name: &str, epoch: u64) -> Revocation {

@@ -33,6 +33,8 @@ pub struct Grant {
     pub epoch: Epoch,
     /// What the node may do.
     pub mode: Mode,
+    /// Beside which other grant it may stand although their modes do not go together: that of the other node of a live migration.
+    pub beside: Option<Epoch>,
 }
 
 /// One node to be shut out of everything it was granted up to an epoch.

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
-use bowline_core::{Export, Exports, NeverAgain, NodeId, TargetId, VolumeId};
+use bowline_core::{Epoch, Export, Exports, NeverAgain, NodeId, TargetId, VolumeId};
 use bowline_target::{Grant, Listing, Page, Revocation, Target, TargetError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,8 @@ pub struct SimTarget {
     pub(crate) stored: Mutex<crate::storage::Storage>,
     pub(crate) copying: tokio::sync::watch::Sender<bool>,
     pub(crate) kind: &'static str,
-    two_may_migrate: AtomicBool,
+    /// Grants that were let in with the word that they may stand beside another.
+    beside: Mutex<BTreeSet<(VolumeId, Epoch, Epoch)>>,
 }
 
 impl SimTarget {
@@ -32,7 +33,7 @@ impl SimTarget {
             stored: Mutex::default(),
             copying: tokio::sync::watch::Sender::new(true),
             kind: bowline_target::FILE,
-            two_may_migrate: AtomicBool::new(false),
+            beside: Mutex::default(),
         }
     }
 
@@ -53,11 +54,6 @@ impl SimTarget {
     /// From now on it does (not) answer.
     pub fn set_silent(&self, silent: bool) {
         self.silent.store(silent, Ordering::SeqCst);
-    }
-
-    /// Two nodes may be in at once, as in a live migration; three never.
-    pub fn let_two_migrate(&self) {
-        self.two_may_migrate.store(true, Ordering::SeqCst);
     }
 
     /// Something on this node uses its volumes, so that it cannot be shut out; `None` ends that.
@@ -81,7 +77,8 @@ impl SimTarget {
         change(self.volumes.lock().unwrap().entry(volume.clone()).or_default());
     }
 
-    /// Every moment at which two nodes could reach a volume in modes that do not admit each other.
+    /// Every moment at which two nodes could reach a volume in modes that do not admit each other, but for the two of a live migration: those that
+    /// the later grant named.
     pub fn violations(&self) -> Vec<String> {
         self.violations.lock().unwrap().clone()
     }
@@ -93,12 +90,15 @@ impl SimTarget {
     }
 
     fn check(&self, volume: &VolumeId, exports: &Exports) {
-        let open: Vec<&Export> = exports.open().values().collect();
-        let clash = open.iter().enumerate().any(|(index, one)| {
-            open[..index].iter().any(|other| other.node != one.node && !other.mode.admits(one.mode))
+        let open: Vec<(&Epoch, &Export)> = exports.open().iter().collect();
+        let excused = self.beside.lock().unwrap();
+        let clash = open.iter().enumerate().any(|(index, (late, one))| {
+            open[..index].iter().any(|(early, other)| {
+                let migrates = open.len() == 2 && excused.contains(&(volume.clone(), **early, **late));
+                other.node != one.node && !other.mode.admits(one.mode) && !migrates
+            })
         });
-        let migrating = self.two_may_migrate.load(Ordering::SeqCst) && open.len() == 2;
-        if clash && !migrating {
+        if clash {
             self.violations.lock().unwrap().push(format!("{volume}: {open:?}"));
         }
     }
@@ -121,6 +121,8 @@ impl Target for SimTarget {
         let mut volumes = self.volumes.lock().unwrap();
         let exports = volumes.entry(grant.volume.clone()).or_default();
         exports.allow(&grant.node, grant.epoch, grant.mode)?;
+        let beside = grant.beside.map(|beside| (grant.volume.clone(), beside, grant.epoch));
+        self.beside.lock().unwrap().extend(beside);
         self.check(&grant.volume, exports);
         Ok(())
     }

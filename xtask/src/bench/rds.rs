@@ -66,7 +66,7 @@ impl Rack {
     async fn allow(&self, volume: &VolumeId, epoch: u64) -> Result<()> {
         let mode = Mode { write: true, frontend: true, share: Share::Nobody };
         let (node, epoch) = (NodeId::new("worker-1")?, Epoch::new(epoch));
-        Ok(self.target.allow(&Grant { volume: volume.clone(), node, epoch, mode }).await?)
+        Ok(self.target.allow(&Grant { volume: volume.clone(), node, epoch, mode, beside: None }).await?)
     }
 
     async fn revoke(&self, volume: &VolumeId, epoch: u64) -> Result<()> {

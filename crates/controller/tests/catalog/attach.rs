@@ -73,7 +73,6 @@ async fn whoever_waits_is_told_when_its_turn_has_come() {
 #[tokio::test(start_paused = true)]
 async fn what_is_modified_counts_at_once() {
     let world = World::new();
-    world.target.let_two_migrate();
     let catalog = world.catalog().await;
     let uses =
         vec![bowline_controller::Use { access: AccessMode::SingleNodeWriter, content: Content::Block }];

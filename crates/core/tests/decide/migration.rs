@@ -26,6 +26,8 @@ fn both_nodes_have_it_while_it_moves() {
     let expected =
         Migration { from: id("a"), from_generation: 1, to: id("b"), to_generation: 1, since: second(10) };
     assert_eq!(world.ledger.migration(), Some(&expected));
+    let beside = |node| world.ledger.beside(&NodeId::new(node).unwrap()).map(Epoch::number);
+    assert_eq!((beside("n1"), beside("n2"), beside("n3")), (Some(2), Some(1), None), "each names the other");
 }
 
 #[test]

@@ -110,7 +110,6 @@ impl Scenario {
         if self.migratable {
             let facts = world.volumes.remove(&v()).unwrap();
             world.volumes.insert(v(), VolumeFacts { migratable: Some(Default::default()), ..facts });
-            world.target.let_two_migrate();
         }
         world
     }

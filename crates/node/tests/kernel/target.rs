@@ -20,7 +20,7 @@ fn volume(name: &str) -> VolumeId {
 
 fn allow(lab: &Lab, target: &FileTarget, name: &str, node: &str, epoch: u64) -> HashMap<String, String> {
     let node = NodeId::new(node).unwrap();
-    let grant = Grant { volume: volume(name), node, epoch: Epoch::new(epoch), mode: MODE };
+    let grant = Grant { volume: volume(name), node, epoch: Epoch::new(epoch), mode: MODE, beside: None };
     lab.runtime.block_on(target.allow(&grant)).unwrap();
     target.context(&grant).into_iter().collect()
 }

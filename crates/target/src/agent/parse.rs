@@ -94,6 +94,7 @@ pub fn to_grant(request: &wire::AllowRequest) -> Parsed<Grant> {
         node: node_id("node", &request.node)?,
         epoch: epoch("epoch", request.epoch)?,
         mode: mode("mode", request.mode)?,
+        beside: request.beside.map(|number| epoch("beside", number)).transpose()?,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Onto the wire.
 
-use bowline_core::{Mode, NeverAgain, Share};
+use bowline_core::{Epoch, Mode, NeverAgain, Share};
 use prost::Message;
 
 use super::{PAGE_BYTES, wire};
@@ -25,6 +25,7 @@ pub(crate) fn allow(grant: &Grant) -> wire::AllowRequest {
         node: grant.node.to_string(),
         epoch: grant.epoch.number(),
         mode: Some(mode(grant.mode)),
+        beside: grant.beside.map(Epoch::number),
     }
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn storage_error(error: ProvisionError) -> wire::StorageError {
 }
 
 fn listing(listing: Listing) -> wire::Listing {
-    let export = |(epoch, export): (bowline_core::Epoch, bowline_core::Export)| wire::Export {
+    let export = |(epoch, export): (Epoch, bowline_core::Export)| wire::Export {
         epoch: epoch.number(),
         node: export.node.into(),
         mode: Some(mode(export.mode)),

@@ -27,6 +27,15 @@ fn told(fault: &Fault) -> TargetError {
     }
 }
 
+/// Whoever grants must have seen to it that nobody is in the way. If it has lost its record of who is, two would write.
+fn in_the_way(grant: &Grant, epoch: Epoch, other: &Export) -> TargetError {
+    let error = format!(
+        "node {} can still reach volume {} at epoch {epoch}, in a mode that does not go with that of node {} at epoch {}",
+        other.node, grant.volume, grant.node, grant.epoch
+    );
+    TargetError::Refused { error }
+}
+
 /// Whether a tag is of the same volume and node, and no newer.
 fn covers(owner: &Tag, tag: &Tag) -> bool {
     tag.same_owner(owner) && tag.epoch() <= owner.epoch()
@@ -51,6 +60,9 @@ impl Inner {
         }
         if grant.epoch <= record.exports.highest() {
             return Err(self.closed(&item, &mut record, &grant.node, grant.epoch));
+        }
+        if let Some((epoch, other)) = record.in_the_way(grant) {
+            return Err(in_the_way(grant, epoch, &other));
         }
         // Only to what is well: a device on another volume's bytes would be worse than none.
         self.directory.open_volume(&item, &record, false).map_err(|fault| told(&fault))?;

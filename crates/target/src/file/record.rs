@@ -1,7 +1,7 @@
 //! What is remembered beside the bytes: one small JSON file for each volume, snapshot and unfinished cut.
 
 use super::exporter::Shown;
-use crate::{Item, NewVolume, Source};
+use crate::{Grant, Item, NewVolume, Source};
 use bowline_core::{Epoch, Export, Exports, Share, SnapshotId, Timestamp, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -120,6 +120,14 @@ impl VolumeRecord {
         let mut reach = self.draining.clone();
         reach.extend(self.exports.open().iter().map(|(epoch, export)| (*epoch, export.clone())));
         reach
+    }
+
+    /// Who keeps a grant from being let in: somebody who may reach the bytes in a mode that does not go with it.
+    pub(super) fn in_the_way(&self, grant: &Grant) -> Option<(Epoch, Export)> {
+        let clashes = |(epoch, export): &(Epoch, Export)| {
+            grant.beside != Some(*epoch) && !export.mode.admits(grant.mode)
+        };
+        self.reach().into_iter().find(clashes)
     }
 
     /// A grant that is open, as it is shown over this file.

@@ -75,7 +75,7 @@ impl Seen {
         else {
             return None;
         };
-        Some(Grant { volume: volume.clone(), node: node.clone(), epoch: *epoch, mode: *mode })
+        Some(Grant { volume: volume.clone(), node: node.clone(), epoch: *epoch, mode: *mode, beside: None })
     }
 
     fn find<'a>(&'a self, also: &'a [Property<'a>]) -> Find<'a> {
@@ -131,7 +131,7 @@ pub(super) fn allow(names: &Names, guarantee: Guarantee, seen: &Seen, grant: &Gr
     if seen.is_breach(names, guarantee) {
         return Step::Send(seen.switch_off());
     }
-    let Grant { volume, node, epoch, mode } = grant;
+    let Grant { volume, node, epoch, mode, beside: _ } = grant;
     let wanted = names.fabric(grant);
     match &seen.mark {
         Mark::Making(_) | Mark::Snapshot(..) => {

@@ -228,7 +228,13 @@ impl Names {
         let again = match (&item, &mark) {
             (Item::Volume(id), Mark::Closed(epoch)) => self.closed(id, *epoch),
             (Item::Volume(id), Mark::Granted(epoch, Export { node, mode })) => {
-                let grant = Grant { volume: id.clone(), node: node.clone(), epoch: *epoch, mode: *mode };
+                let grant = Grant {
+                    volume: id.clone(),
+                    node: node.clone(),
+                    epoch: *epoch,
+                    mode: *mode,
+                    beside: None,
+                };
                 self.fabric(&grant).subsystem
             }
             (Item::Volume(id), Mark::Making(moment)) => self.making(id, *moment),
@@ -280,7 +286,13 @@ mod tests {
 
     fn grant(node: &str, epoch: u64, share: Share) -> Grant {
         let mode = Mode { write: true, frontend: false, share };
-        Grant { volume: volume("pvc-1"), node: NodeId::new(node).unwrap(), epoch: Epoch::new(epoch), mode }
+        Grant {
+            volume: volume("pvc-1"),
+            node: NodeId::new(node).unwrap(),
+            epoch: Epoch::new(epoch),
+            mode,
+            beside: None,
+        }
     }
 
     #[test]

@@ -107,7 +107,13 @@ pub(crate) fn order(id: &str, source: Option<Source>) -> NewVolume {
 
 pub(crate) fn grant(id: &str, node: &str, epoch: u64) -> Grant {
     let mode = Mode { write: true, frontend: false, share: Share::OneWriter };
-    Grant { volume: volume(id), node: NodeId::new(node).unwrap(), epoch: Epoch::new(epoch), mode }
+    Grant {
+        volume: volume(id),
+        node: NodeId::new(node).unwrap(),
+        epoch: Epoch::new(epoch),
+        mode,
+        beside: None,
+    }
 }
 
 pub(crate) fn revocation(id: &str, node: &str, epoch: u64) -> Revocation {

@@ -45,8 +45,18 @@ async fn a_bad_request_names_its_field_and_does_nothing() {
         Code::InvalidArgument,
         "volume: volume id",
     );
-    let allow = wire::AllowRequest { volume: "v".into(), node: "n".into(), epoch: 1, mode: None };
+    let allow =
+        wire::AllowRequest { volume: "v".into(), node: "n".into(), epoch: 1, mode: None, beside: None };
     told(raw.allow(to("sim", allow)).await.unwrap_err(), Code::InvalidArgument, "mode is required");
+    let mode = wire::Mode { write: true, frontend: true, share: wire::Share::Nobody.into() };
+    let allow = wire::AllowRequest {
+        volume: "v".into(),
+        node: "n".into(),
+        epoch: 1,
+        mode: Some(mode),
+        beside: Some(0),
+    };
+    told(raw.allow(to("sim", allow)).await.unwrap_err(), Code::InvalidArgument, "beside must be above 0");
     assert_eq!(lab.target.open(&crate::lab::volume("v")).len(), 0);
     let long = NewVolume { name: "n".repeat(2000), ..order("v", None) };
     let refused = lab.client.create(&long, &Progress::default()).await;

@@ -3,10 +3,10 @@
 use crate::lab::{
     GENEROUS, Lab, MIB, grant, identity, lab, listed, node, open, order, revocation, run, volume,
 };
-use bowline_core::Epoch;
+use bowline_core::{Epoch, Mode, Share};
 use bowline_host::Tag;
 use bowline_target::file::{FileTarget, OpenError, Shelf};
-use bowline_target::{BackingError, BackingFiles, Provision, ProvisionError, Target, TargetError};
+use bowline_target::{BackingError, BackingFiles, Grant, Provision, ProvisionError, Target, TargetError};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -209,6 +209,45 @@ fn a_revocation_waits_for_a_node_in_another_process() {
         drop(other.stdin.take());
         other.wait().unwrap();
         answered.recv().unwrap().unwrap();
+    });
+}
+
+/// A controller that has lost its record of who is in would let a second writer in at an epoch that is high enough.
+#[test]
+fn a_grant_that_does_not_go_with_who_is_in_is_refused_whatever_its_epoch() {
+    lab("access::a_grant_that_does_not_go_with_who_is_in_is_refused_whatever_its_epoch", &[], |lab| {
+        let (target, dir) = one_volume(lab);
+        let asks = |to: &str, epoch, share, write, beside: Option<u64>| {
+            let mode = Mode { write, frontend: true, share };
+            let wanted = Grant { mode, beside: beside.map(Epoch::new), ..grant("v", to, epoch) };
+            lab.runtime.block_on(target.allow(&wanted))
+        };
+        asks("a", 5, Share::Nobody, true, None).unwrap();
+        for (to, share, write, beside) in [
+            ("b", Share::Nobody, true, None),
+            ("b", Share::Writers, true, None),
+            ("b", Share::Readers, false, None),
+            ("b", Share::Nobody, true, Some(4)),
+            ("a", Share::Nobody, true, None),
+        ] {
+            let refused = asks(to, 6, share, write, beside).unwrap_err();
+            assert!(
+                matches!(&refused, TargetError::Refused { error } if error.contains("node a can still reach volume v at epoch 5")),
+                "{refused:?}"
+            );
+            assert_eq!(epochs(lab, &target), [5]);
+        }
+        asks("b", 6, Share::Nobody, true, Some(5)).expect("the other node of a live migration");
+        assert_eq!(epochs(lab, &target), [5, 6]);
+        asks("c", 7, Share::Nobody, true, Some(6)).expect_err("never a third");
+        let shelf = Shelf::open(&dir).unwrap();
+        let device = lab.attach(&shelf, "v", "a", 5).unwrap();
+        revoke(lab, &target, "b", 6).unwrap();
+        revoke(lab, &target, "a", 5).expect_err("its device is there");
+        asks("c", 8, Share::Nobody, true, None).expect_err("who is on the way out can still write");
+        lab.detach(&device);
+        revoke(lab, &target, "a", 5).unwrap();
+        asks("c", 8, Share::Nobody, true, None).unwrap();
     });
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn node(id: &str) -> NodeId {
 
 pub(crate) fn grant(id: &str, to: &str, epoch: u64) -> Grant {
     let mode = Mode { write: true, frontend: true, share: Share::Writers };
-    Grant { volume: volume(id), node: node(to), epoch: Epoch::new(epoch), mode }
+    Grant { volume: volume(id), node: node(to), epoch: Epoch::new(epoch), mode, beside: None }
 }
 
 pub(crate) fn revocation(id: &str, from: &str, epoch: u64) -> Revocation {

@@ -1,7 +1,7 @@
 //! In which order a grant is shown and taken away, step by step.
 
 use crate::lab::{Lab, MIB, Raw, grant, names, revocation, volume};
-use bowline_core::{MODEL, MODEL_OF_BLANK, Mode, Share};
+use bowline_core::{Epoch, MODEL, MODEL_OF_BLANK, Mode, Share};
 use bowline_host::Host;
 use bowline_target::contract::provision::Bytes;
 use bowline_target::{Grant, Provision};
@@ -87,7 +87,8 @@ fn only_a_volume_without_a_byte_that_nobody_else_can_write_is_called_blank() {
     assert_eq!(model(&alone("zeros", "a", 1)), MODEL, "what is stored is not looked at");
     assert_eq!(model(&grant("shared", "a", 1)), MODEL, "others may write meanwhile");
     assert_eq!(model(&alone("moving", "a", 1)), MODEL_OF_BLANK);
-    assert_eq!(model(&alone("moving", "b", 2)), MODEL, "another is let in");
+    let beside = Some(Epoch::new(1));
+    assert_eq!(model(&Grant { beside, ..alone("moving", "b", 2) }), MODEL, "another is let in");
 }
 
 #[test]

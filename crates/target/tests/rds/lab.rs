@@ -75,7 +75,7 @@ pub(crate) fn snapshot(id: &str) -> SnapshotId {
 
 pub(crate) fn grant(id: &str, to: &str, epoch: u64) -> Grant {
     let mode = Mode { write: true, frontend: true, share: Share::Nobody };
-    Grant { volume: volume(id), node: NodeId::new(to).unwrap(), epoch: Epoch::new(epoch), mode }
+    Grant { volume: volume(id), node: NodeId::new(to).unwrap(), epoch: Epoch::new(epoch), mode, beside: None }
 }
 
 pub(crate) fn revocation(id: &str, from: &str, epoch: u64) -> Revocation {

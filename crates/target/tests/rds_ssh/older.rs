@@ -81,7 +81,7 @@ fn volume() -> VolumeId {
 
 fn grant(node: &str, epoch: u64) -> Grant {
     let mode = Mode { write: true, frontend: true, share: Share::Nobody };
-    Grant { volume: volume(), node: NodeId::new(node).unwrap(), epoch: Epoch::new(epoch), mode }
+    Grant { volume: volume(), node: NodeId::new(node).unwrap(), epoch: Epoch::new(epoch), mode, beside: None }
 }
 
 fn revocation(node: &str, epoch: u64) -> Revocation {
