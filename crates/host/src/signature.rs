@@ -13,8 +13,9 @@ pub struct Sample {
     pages: Vec<(u64, Vec<u8>)>,
 }
 
-/// How much of the beginning is read: to behind where the first partition of a disk begins.
-pub const HEAD: u64 = (1 << 20) + (64 << 10);
+/// How much of the beginning is read: to behind every superblock of the first partition of a disk, which begins at 1 MiB. That of btrfs lies
+/// 64 KiB further.
+pub const HEAD: u64 = (1 << 20) + (128 << 10);
 /// How much of the end is read.
 pub const TAIL: u64 = 512 << 10;
 /// A page.

@@ -4,7 +4,7 @@ use crate::answer::Fault;
 use crate::devices::{Device, Devices, Grant};
 use crate::metrics::Metrics;
 use crate::staging::{Content, Phase, Record};
-use crate::state::State;
+use crate::state::{State, StateError};
 use bowline_core::{NodeId, TargetId, VolumeId};
 use bowline_csi::AbsolutePath;
 use bowline_host::Host;
@@ -182,9 +182,14 @@ impl ThisNode {
 
     /// The record of a volume; one that cannot be used counts as none, because the kernel knows more than it.
     pub(crate) fn usable_record(&self, volume: &VolumeId) -> Option<Record> {
-        self.state.load(volume).unwrap_or_else(|error| {
-            tracing::warn!(%volume, %error, "a staging record cannot be used");
-            None
-        })
+        usable(volume, self.state.load(volume))
     }
+}
+
+/// A record that was read; one that cannot be used counts as none.
+pub(crate) fn usable(volume: &VolumeId, read: Result<Option<Record>, StateError>) -> Option<Record> {
+    read.unwrap_or_else(|error| {
+        tracing::warn!(%volume, %error, "a staging record cannot be used");
+        None
+    })
 }

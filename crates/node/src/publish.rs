@@ -97,6 +97,7 @@ impl ThisNode {
             return Ok(None);
         }
         record.phase = Phase::Staged;
+        self.begin_use(&record)?;
         self.state.save(&record)?;
         tracing::warn!(%volume, epoch = %record.epoch, "rebuilt a lost staging record from the kernel");
         Ok(Some(record))
@@ -232,6 +233,6 @@ impl ThisNode {
             }
         }
         let devices = self.devices_of(&record.target, &wish.grant)?;
-        self.bring_up(devices, wish, record, staging)
+        self.bring_up(devices, wish, record, staging, false)
     }
 }

@@ -3,7 +3,7 @@
 use crate::answer::Fault;
 use crate::devices::{Device, Devices, DevicesError, Grant};
 use crate::event::Event;
-use crate::node::ThisNode;
+use crate::node::{ThisNode, usable};
 use crate::seen::listed;
 use crate::staging::{Content, Phase, Record};
 use bowline_core::{AccessMode, FsType};
@@ -61,7 +61,12 @@ impl ThisNode {
         let wish = self.wish(volume, context, capability, publish_context, volume_context)?;
         let devices = self.devices_of(&wish.context.target, &wish.grant)?;
         let place = self.place(STAGING, &request.staging_path)?;
-        let earlier = self.usable_record(volume);
+        let earlier = self.state.load(volume);
+        // A record that cannot be read may be one of this very grant.
+        let is_first = earlier
+            .as_ref()
+            .is_ok_and(|earlier| earlier.as_ref().is_none_or(|earlier| earlier.epoch != wish.grant.epoch));
+        let earlier = usable(volume, earlier);
         if let Some(earlier) = &earlier
             && self.is_staged(earlier, &wish, &place)?
         {
@@ -70,7 +75,7 @@ impl ThisNode {
         self.clear_older(devices, &wish, earlier.as_ref())?;
         let mut record = Self::intent(devices, &wish, &place, earlier);
         self.state.note(&record)?;
-        let done = self.bring_up(devices, &wish, &mut record, &place);
+        let done = self.bring_up(devices, &wish, &mut record, &place, is_first);
         done.map_err(|fault| self.give_up(devices, &record, &place, fault))?;
         tracing::info!(%volume, epoch = %wish.grant.epoch, write = wish.grant.write, "staged");
         Ok(())
@@ -241,13 +246,15 @@ impl ThisNode {
         }
     }
 
-    /// From a recorded intent to a staged volume. Run again, it goes on where it was interrupted.
+    /// From a recorded intent to a staged volume. Run again, it goes on where it was interrupted. No record tells of an earlier use of the grant
+    /// if it `is_first`.
     pub(crate) fn bring_up(
         &self,
         devices: &dyn Devices,
         wish: &Wish,
         record: &mut Record,
         place: &Place,
+        is_first: bool,
     ) -> Result<Device, Fault> {
         pass("node.connect.before");
         let device = devices.connect(&wish.grant).inspect_err(|error| {
@@ -257,7 +264,8 @@ impl ThisNode {
         })?;
         pass("node.connect.after");
         // What was begun here before is judged by what is found; so is what an earlier use of the grant may have left.
-        let is_new = device.was_blank && self.state.begin_use(record)? && record.phase == Phase::Connecting;
+        let is_unused = self.begin_use(record)? && is_first && record.phase == Phase::Connecting;
+        let is_new = device.was_blank && is_unused;
         if let Content::Filesystem { fs, options } = &wish.content {
             let table = self.host.mounts()?;
             let mounted =
@@ -271,7 +279,8 @@ impl ThisNode {
             }
             self.give_to_group(place, wish)?;
         }
-        if device.was_blank {
+        // A filesystem shows by itself that the volume was used, also after a loss of power; bytes of a workload may lie where a short look misses them.
+        if record.is_noted() && (device.was_blank || wish.content == Content::Block) {
             self.state.keep_uses()?;
         }
         // Durably, if something was made: a workload's first write must not meet a record that says "half made".
@@ -281,6 +290,12 @@ impl ThisNode {
             Phase::Staged => {}
         }
         Ok(device)
+    }
+
+    /// Notes that the grant of a record is used, if it is one whose volume may have been called blank by its target; says whether it is for the first
+    /// time.
+    pub(crate) fn begin_use(&self, record: &Record) -> Result<bool, Fault> {
+        Ok(record.is_noted() && self.state.begin_use(record)?)
     }
 
     /// Gets a device ready to be mounted, and says how much of it its filesystem is to be grown by afterwards. One that `is_new` was blank

@@ -55,6 +55,11 @@ impl Record {
         Grant { volume, node, epoch, write, fabric }
     }
 
+    /// Whether its use is noted beyond its end: a target may have said of the volume that it is blank, and this use can change that.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.fabric.is_some() && self.write
+    }
+
     fn version(&self) -> u32 {
         if self.fabric.is_none() { 1 } else { 2 }
     }

@@ -53,8 +53,15 @@ impl State {
     /// Notes that the grant of a record is used; says whether this is certainly the first time.
     pub(crate) fn begin_use(&self, record: &Record) -> Result<bool, StateError> {
         self.used
-            .begin(&record.device)
+            .begin(&record.device, || self.grants_beside(&record.volume))
             .map_err(|error| StateError::Io { path: self.used.path().to_owned(), error })
+    }
+
+    /// The grants of all records but that of one volume, which is just being staged; nothing if one of them cannot be read.
+    fn grants_beside(&self, volume: &VolumeId) -> Option<Vec<String>> {
+        let others = self.volumes().ok()?.into_iter().filter(|other| other != volume);
+        let records = others.map(|other| self.load(&other)).collect::<Result<Vec<_>, _>>().ok()?;
+        Some(records.into_iter().flatten().map(|record| record.device).collect())
     }
 
     /// Comes back when every such note survives a loss of power.

@@ -82,6 +82,11 @@ impl Machine {
         context.into_iter().collect()
     }
 
+    /// What a target says of an export to whoever connects from now on.
+    fn calls_blank(&self, nqn: &str) {
+        self.kernel.world().exports.get_mut(nqn).unwrap().model = MODEL_OF_BLANK;
+    }
+
     /// What the fabric was asked for since the last time: `connect`, or the file.
     fn asked(&self) -> Vec<String> {
         let written = std::mem::take(&mut self.kernel.world().written);
@@ -170,7 +175,7 @@ fn what_a_target_calls_blank_is_looked_at_where_filesystems_begin_and_only_at_it
         let context = machine.grant(volume, "a", 1, true);
         let nqn = names(volume, "a", 1).subsystem;
         if is_called_blank {
-            machine.kernel.world().exports.get_mut(&nqn).unwrap().model = MODEL_OF_BLANK;
+            machine.calls_blank(&nqn);
         }
         if is_used_before {
             node.stage(volume, &context, &raw).unwrap();
@@ -190,6 +195,62 @@ fn what_a_target_calls_blank_is_looked_at_where_filesystems_begin_and_only_at_it
             refused(staged, Code::FailedPrecondition, left);
             node.unstage(volume).unwrap();
         }
+    }
+    machine.assert_clean();
+}
+
+#[test]
+fn a_volume_that_was_used_raw_before_its_target_called_it_blank_under_the_same_grant_is_not_formatted() {
+    let Some(machine) = Machine::new() else { return };
+    let context = machine.grant("v", "a", 1, true);
+    let node = machine.node("a");
+    node.stage("v", &context, &block(Mode::SingleNodeWriter)).unwrap();
+    node.unstage("v").unwrap();
+    // The target starts again before anything was written, and the workload writes after that.
+    machine.calls_blank(&names("v", "a", 1).subsystem);
+    write_far(&machine, "v");
+    drop(node);
+    let node = machine.node("a");
+    refused(node.stage("v", &context, &plain(FsType::Ext4)), Code::FailedPrecondition, "is left alone");
+    node.unstage("v").unwrap();
+    // What is new on this node still counts as that.
+    let context = machine.grant("w", "a", 1, true);
+    machine.calls_blank(&names("w", "a", 1).subsystem);
+    write_far(&machine, "w");
+    node.stage("w", &context, &plain(FsType::Ext4)).unwrap();
+    node.unstage("w").unwrap();
+    machine.assert_clean();
+}
+
+#[test]
+fn a_raw_volume_is_not_formatted_when_what_was_noted_of_its_use_is_lost() {
+    let Some(machine) = Machine::new() else { return };
+    let ext4 = plain(FsType::Ext4);
+    let grants = ["rebooted", "upgraded"].map(|volume| {
+        let context = machine.grant(volume, "a", 1, true);
+        machine.calls_blank(&names(volume, "a", 1).subsystem);
+        (volume, context)
+    });
+    let node = machine.node("a");
+    for (volume, context) in &grants {
+        node.stage(volume, context, &block(Mode::SingleNodeWriter)).unwrap();
+        write_far(&machine, volume);
+    }
+    drop(node);
+    // Lost; or all this was done by a program that noted nothing.
+    let noted = machine.lab.path("a").join("state/used-grants");
+    fs::remove_file(&noted).unwrap();
+    let node = machine.node("a");
+    let [(rebooted, context), (upgraded, other)] = &grants;
+    machine.kernel.lose(&names(rebooted, "a", 1).subsystem, false);
+    let staged = node.stage(rebooted, context, &ext4);
+    refused(staged, Code::FailedPrecondition, "is left alone");
+    // The file is made by now. What the other volume's record says is in it, and goes on to be known when the record is gone.
+    assert!(noted.exists());
+    node.unstage(upgraded).unwrap();
+    refused(node.stage(upgraded, other, &ext4), Code::FailedPrecondition, "is left alone");
+    for (volume, _) in &grants {
+        node.unstage(volume).unwrap();
     }
     machine.assert_clean();
 }
