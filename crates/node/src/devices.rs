@@ -103,6 +103,17 @@ pub trait Devices: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// How long somebody may wait for a device before a [`Self::reset`] is due; `None` where none would help.
+    fn patience(&self) -> Option<std::time::Duration> {
+        None
+    }
+
+    /// Makes what leads from the device of a grant to its storage anew, as far as it seems to work, and says how many ways that are. Whoever uses
+    /// the device loses nothing by it that he would not lose anyway.
+    fn reset(&self, _volume: &VolumeId, _node: &NodeId, _epoch: Epoch) -> Result<usize, DevicesError> {
+        Ok(0)
+    }
+
     /// Takes the device of a grant away. None there is fine.
     fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError>;
 

@@ -17,6 +17,8 @@ pub(crate) enum Event {
     RemountFailed { attempt: u32, why: String },
     /// A connection without a usable device was taken down.
     OrphanCleaned { epoch: Epoch },
+    /// Connections that counted as live, and over which nothing came for long, were reset.
+    Reset { epoch: Epoch, connections: usize },
 }
 
 impl ThisNode {
@@ -37,6 +39,10 @@ impl ThisNode {
             Event::OrphanCleaned { epoch } => {
                 self.metrics.orphan();
                 tracing::warn!(reason = "OrphanCleaned", %volume, %epoch, "took down a connection without a device");
+            }
+            Event::Reset { epoch, connections } => {
+                self.metrics.reset();
+                tracing::warn!(reason = "ConnectionReset", %volume, %epoch, connections, "reset connections that only seem to work");
             }
         }
     }

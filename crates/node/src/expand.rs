@@ -25,9 +25,11 @@ impl ThisNode {
         let (record, place, device) = self.at_path(&request.volume, &request.path)?;
         // Without a way to the storage, whoever asks the device waits as long as the kernel hopes for one.
         let grant = record.grant();
-        let lost = self.devices_of(&record.target, &grant)?.reaches(&grant)?;
+        let devices = self.devices_of(&record.target, &grant)?;
+        let lost = devices.reaches(&grant)?;
         // A filesystem tells from memory how full it is, whatever became of its device.
-        bowline_host::device::answers(&device.path)?;
+        let over = [(devices, device.epoch)];
+        self.watched(&record.volume, &over, || bowline_host::device::answers(&device.path))?;
         let fill = match record.content {
             Content::Filesystem { .. } => {
                 Fill::Filesystem(usage(&place).map_err(|error| Fault::place(PATH, &error))?)

@@ -41,14 +41,17 @@ impl ThisNode {
         let table = self.host.mounts()?;
         let mut ailments = Vec::new();
         let grant = record.grant();
-        match self.devices_of(&record.target, &grant)?.reaches(&grant) {
+        let devices = self.devices_of(&record.target, &grant)?;
+        match devices.reaches(&grant) {
             // Asking the device would keep the asker waiting.
             Err(error) => {
                 ailments.push(Ailment::Inaccessible { reason: "NotConnected", message: error.to_string() });
             }
             Ok(lost) => {
                 ailments.extend(lost.map(|message| Ailment::Degraded { reason: PATH_LOST, message }));
-                if let Err(error) = bowline_host::device::answers(&device.path) {
+                let over = [(devices, device.epoch)];
+                let answers = || bowline_host::device::answers(&device.path);
+                if let Err(error) = self.watched(volume, &over, answers) {
                     let message = error.to_string();
                     ailments.push(Ailment::Inaccessible { reason: "DeviceFailed", message });
                 }

@@ -31,6 +31,7 @@ mod turn;
 mod unpublish;
 mod unstage;
 mod used;
+mod watch;
 
 pub use devices::{Device, Devices, DevicesError, Grant, Remains};
 pub use file::FileDevices;

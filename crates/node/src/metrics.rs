@@ -25,6 +25,7 @@ pub(crate) struct Metrics {
     remounts: Family<Done, Counter>,
     resolutions: Family<Done, Counter>,
     orphans: Counter,
+    resets: Counter,
 }
 
 /// From 1 ms, a bind mount, to 131 s, a mkfs of a large volume.
@@ -40,8 +41,9 @@ impl Metrics {
             remounts: Family::default(),
             resolutions: Family::default(),
             orphans: Counter::default(),
+            resets: Counter::default(),
         };
-        let Self { operations, stale, remounts, resolutions, orphans } = metrics.clone();
+        let Self { operations, stale, remounts, resolutions, orphans, resets } = metrics.clone();
         let registry = registry.sub_registry_with_prefix("bowline");
         registry.register(
             "node_operation_duration_seconds",
@@ -64,6 +66,11 @@ impl Metrics {
             "Connections to storage that had no usable device, and were taken down",
             orphans,
         );
+        registry.register(
+            "connection_resets",
+            "Times that connections were reset over which nothing came, though they counted as live",
+            resets,
+        );
         metrics
     }
 
@@ -81,6 +88,10 @@ impl Metrics {
 
     pub(crate) fn orphan(&self) {
         self.orphans.inc();
+    }
+
+    pub(crate) fn reset(&self) {
+        self.resets.inc();
     }
 
     pub(crate) fn resolution(&self, result: &'static str) {

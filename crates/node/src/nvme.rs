@@ -5,6 +5,7 @@ use bowline_core::{Epoch, NodeId, NvmeNames, SubsystemsOf, VolumeId};
 use bowline_host::nvme::{BlockNode, ControllerState, Login, Nvme, NvmeError, Subsystem};
 use bowline_target::NvmeContext;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The devices of every target that exports over NVMe/TCP. It need not know them: each grant says how to get there.
 ///
@@ -165,6 +166,19 @@ impl Devices for NvmeDevices {
     fn can_reach_more(&self, grant: &Grant) -> Result<bool, DevicesError> {
         let NvmeContext { names, addresses } = fabric(grant)?.clone();
         self.nvme.is_worth_another_connect(&Login { names, addresses }).map_err(|error| fault(&error))
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(self.nvme.patience())
+    }
+
+    fn reset(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<usize, DevicesError> {
+        let mut reset = 0;
+        for found in self.found(volume, node)?.into_iter().filter(|found| found.epoch == epoch) {
+            let names = &found.names;
+            reset += self.nvme.reset(&names.subsystem, &names.host).map_err(|error| fault(&error))?;
+        }
+        Ok(reset)
     }
 
     fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError> {

@@ -222,7 +222,8 @@ impl ThisNode {
                 let listed = listed(&published);
                 return Err(Fault::NotReady(format!("workloads still see what was there before: {listed}")));
             }
-            match self.host.unmount(staging, Unmount::WhenUnused) {
+            let over = [(self.devices_of(&record.target, &wish.grant)?, record.epoch)];
+            match self.watched(&record.volume, &over, || self.host.unmount(staging, Unmount::WhenUnused)) {
                 Ok(_) => {}
                 Err(MountError::Kernel { error, .. }) if error.kind() != std::io::ErrorKind::ResourceBusy => {
                     // Nobody holds it.

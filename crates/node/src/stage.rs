@@ -272,7 +272,9 @@ impl ThisNode {
                 table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
             let options = mount_options(*fs, options, wish.read_only())?;
             let spare = if mounted { 0 } else { self.prepare(&device, *fs, is_new, wish, record)? };
-            let mounted = self.host.mount(&device.path, place, &options);
+            let over = [(devices, device.epoch)];
+            let mount = || self.host.mount(&device.path, place, &options);
+            let mounted = self.watched(&record.volume, &over, mount);
             mounted.map_err(|error| mount_fault(wish, &error))?;
             if spare > 0 {
                 self.host.grow(*fs, &device.path, place).map_err(|error| Fault::command(&error))?;

@@ -22,13 +22,15 @@ impl ThisNode {
         let path = target.path().to_owned();
         let record = self.usable_record(volume);
         let table = self.host.mounts()?;
+        let mut over = Vec::new();
         if table.is_mount_point(&path) {
             let mut found = Vec::new();
             for devices in self.all_devices() {
-                found.extend(devices.find(volume, &self.id)?);
+                found.extend(devices.find(volume, &self.id)?.into_iter().map(|device| (devices, device)));
             }
+            over.extend(found.iter().map(|(devices, device)| (*devices, device.epoch)));
             let is_ours = |mount: &&Mount| {
-                found.iter().any(|device| self.shows(mount, device))
+                found.iter().any(|(_, device)| self.shows(mount, device))
                     || record.as_ref().is_some_and(|record| self.is_claimed(mount, record))
             };
             if let Some(other) = table.at(&path).find(|mount| !is_ours(mount)) {
@@ -36,7 +38,9 @@ impl ThisNode {
                 return Err(Fault::Broken(said));
             }
         }
-        self.host.unmount_and_remove(&target, Unmount::WhenUnused).map_err(|error| match error {
+        // Where the staging path is not mounted any more, this is what flushes.
+        let unmounted = || self.host.unmount_and_remove(&target, Unmount::WhenUnused);
+        self.watched(volume, &over, unmounted).map_err(|error| match error {
             MountError::Kernel { .. } => Fault::Unreachable(error.to_string()),
             other => Fault::mount(TARGET, &other),
         })?;

@@ -6,6 +6,7 @@ use crate::event::Event;
 use crate::node::ThisNode;
 use crate::seen::{is_content, listed};
 use crate::staging::{Content, Phase, Record};
+use crate::watch::Way;
 use bowline_core::VolumeId;
 use bowline_csi::node::Unstage;
 use bowline_failpoint::pass;
@@ -88,7 +89,10 @@ impl ThisNode {
                     other.describe()
                 )));
             }
-            self.unmount_staged(place, device.is_some())?;
+            let is_there =
+                |one: &&Device| table.at(place.path()).any(|mount| self.host.is_mount_of(mount, one.number));
+            let over: Vec<_> = found.iter().filter(is_there).map(|one| (devices, one.epoch)).collect();
+            self.unmount_staged(volume, place, &over, device.is_some())?;
         }
         let settled = device.is_none_or(|device| self.settle(record, device));
         pass("node.disconnect.before");
@@ -104,8 +108,15 @@ impl ThisNode {
         Ok(())
     }
 
-    fn unmount_staged(&self, place: &Place, alive: bool) -> Result<(), Fault> {
-        match self.host.unmount(place, Unmount::WhenUnused) {
+    /// Unmounts what the devices of these grants are mounted as.
+    pub(crate) fn unmount_staged(
+        &self,
+        volume: &VolumeId,
+        place: &Place,
+        over: &[Way<'_>],
+        alive: bool,
+    ) -> Result<(), Fault> {
+        match self.watched(volume, over, || self.host.unmount(place, Unmount::WhenUnused)) {
             Ok(_) => Ok(()),
             Err(MountError::Kernel { error, .. })
                 if !alive && error.kind() != std::io::ErrorKind::ResourceBusy =>
@@ -160,7 +171,8 @@ impl ThisNode {
                     other.describe()
                 )));
             }
-            self.unmount_staged(place, true)?;
+            let over: Vec<_> = found.iter().map(|(devices, device)| (*devices, device.epoch)).collect();
+            self.unmount_staged(volume, place, &over, true)?;
         }
         pass("node.disconnect.before");
         for (devices, device) in &found {

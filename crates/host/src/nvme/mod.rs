@@ -1,4 +1,4 @@
-//! Volumes over NVMe/TCP, seen from the node: connect, find the device, rescan, disconnect.
+//! Volumes over NVMe/TCP, seen from the node: connect, find the device, rescan, reset, disconnect.
 //!
 //! **Identity.** A device is known by the NQN of its subsystem and the UUID of its namespace, looked up in sysfs each
 //! time; never by its name, and never by the number of a controller, which says nothing about the number of the disk.
@@ -15,6 +15,7 @@
 
 mod cache;
 mod connect;
+mod reset;
 mod sysfs;
 mod write;
 

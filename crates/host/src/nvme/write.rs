@@ -1,8 +1,8 @@
 //! Writes to files of the kernel that may take a minute: in another process, which can be given up on.
 //!
 //! A connect that is caught by a fence hangs until the kernel's own time is over, and holds a mutex that every other
-//! connect on the machine wants. So does the deletion of a controller whose target does not answer. Neither can be
-//! interrupted.
+//! connect on the machine wants. So does the deletion of a controller whose target does not answer, and its reset. None of them
+//! can be interrupted.
 
 use crate::helper::{Helper, HelperError};
 use rustix::fs::{Mode, OFlags, open};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(super) const FABRICS: &str = "nvme-fabrics";
 
 /// The files that are written to, and no others.
-const FILES: [&str; 3] = [FABRICS, "delete_controller", "rescan_controller"];
+const FILES: [&str; 4] = [FABRICS, "delete_controller", "rescan_controller", "reset_controller"];
 
 /// Why a write was not done, or not to the end.
 #[derive(Debug, thiserror::Error)]
@@ -182,7 +182,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let write =
             |name: &str, text: &str| write_for(&["30000", dir.path().join(name).to_str().unwrap(), text]);
-        for (name, written) in [("nvme-fabrics", true), ("delete_controller", true), ("passwd", false)] {
+        for (name, written) in [
+            ("nvme-fabrics", true),
+            ("delete_controller", true),
+            ("reset_controller", true),
+            ("passwd", false),
+        ] {
             let file = dir.path().join(name);
             std::fs::write(&file, "").unwrap();
             assert_eq!(write(name, "text").starts_with("done "), written, "{name}");

@@ -169,3 +169,34 @@ fn a_size_is_waited_for() {
     assert_eq!(nvme.rescan(subsystem, namespace, 2 << 20).unwrap(), Some(2 << 20));
     assert_eq!(nvme.rescan("nqn.2026-01.storage.bowline:s:none:e1", namespace, 1).unwrap(), None);
 }
+
+#[test]
+fn a_reset_is_for_the_live_connections_of_one_subsystem_and_nobody_elses() {
+    let Some((tree, kernel, nvme)) = lab() else { return };
+    let (a, b) = (login("a", 1, &["10.0.0.1:4420", "10.0.1.1:4420"]), login("b", 1, &["10.0.0.1:4420"]));
+    for (minor, login) in (1..).zip([&a, &b]) {
+        export(&kernel, login, minor);
+        nvme.connect(login).unwrap();
+    }
+    let names = &a.names;
+    let reset = || nvme.reset(&names.subsystem, &names.host);
+    let seen = || std::mem::take(&mut kernel.world().reset);
+    let twice = [names.subsystem.clone(), names.subsystem.clone()];
+    assert_eq!((reset().unwrap(), seen()), (2, twice.to_vec()));
+    // A target that is not there again at once, a reset that is under way, and a writer that is kept.
+    for (errno, expected) in [(102, Some(2)), (16, Some(0)), (19, Some(0)), (110, None)] {
+        kernel.world().reset_fails = Some(errno);
+        assert_eq!((reset().ok(), seen()), (expected, twice.to_vec()), "{errno}");
+    }
+    kernel.world().reset_fails = None;
+    let states = fs::read_dir(tree.at("sys/devices/virtual/nvme-fabrics/ctl")).unwrap();
+    let mut states: Vec<_> = states.map(|entry| entry.unwrap().path().join("state")).collect();
+    states.sort();
+    // Numbers count downwards.
+    fs::write(&states[1], "connecting\n").unwrap();
+    assert_eq!((reset().unwrap(), seen().len()), (1, 1), "the kernel knows of the other");
+    assert_eq!(nvme.reset(&names.subsystem, "nqn.somebody-else").unwrap(), 0);
+    assert_eq!(nvme.reset(&login("c", 1, &[]).names.subsystem, &names.host).unwrap(), 0);
+    assert!(matches!(nvme.reset("nqn.2014-08.org:root", &names.host), Err(NvmeError::Foreign { .. })));
+    assert_eq!(seen(), [""; 0]);
+}

@@ -93,10 +93,23 @@ pub(crate) struct World {
     pub(crate) without_disk: bool,
     /// Writes that were made, in order.
     pub(crate) written: Vec<String>,
+    /// The subsystems whose connections were reset, each time.
+    pub(crate) reset: Vec<String>,
+    /// What a reset is answered with, if not with success.
+    pub(crate) reset_fails: Option<i32>,
     /// The number that the next subsystem gets; controllers count from the other end.
     next: u32,
     /// What is connected: NQN, address, number of the controller, number of the subsystem.
     connected: Vec<(String, String, u32, u32)>,
+}
+
+impl World {
+    /// Whose controller a file belongs to, and what that is called.
+    fn controller(&self, file: &Path) -> Result<(String, String), i32> {
+        let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
+        let found = self.connected.iter().find(|one| format!("nvme{}", one.2) == name);
+        found.map(|found| (found.0.clone(), name)).ok_or(ENODEV)
+    }
 }
 
 /// A kernel that answers as the real one does.
@@ -180,6 +193,7 @@ impl Fake {
             ("subsysnqn", &nqn),
             ("delete_controller", ""),
             ("rescan_controller", ""),
+            ("reset_controller", ""),
         ] {
             put(&self.sys(&format!("{control}/{name}")), content);
         }
@@ -238,11 +252,17 @@ impl Fake {
         }
     }
 
+    /// A connection that works is back at once.
+    fn reset(&self, file: &Path) -> Result<String, i32> {
+        let mut world = self.world();
+        let (nqn, _) = world.controller(file)?;
+        world.reset.push(nqn);
+        world.reset_fails.map_or(Ok(String::new()), Err)
+    }
+
     fn delete(&self, file: &Path) -> Result<String, i32> {
-        let name = file.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
         let world = self.world();
-        let found = world.connected.iter().find(|one| format!("nvme{}", one.2) == name);
-        let nqn = found.map(|found| found.0.clone()).ok_or(ENODEV)?;
+        let (nqn, name) = world.controller(file)?;
         let last = world.connected.iter().filter(|one| one.0 == nqn).count() == 1;
         drop(world);
         if last {
@@ -273,6 +293,7 @@ impl Kernel for Fake {
         let done = match name.as_str() {
             "nvme-fabrics" => self.connect(text),
             "delete_controller" => self.delete(file),
+            "reset_controller" => self.reset(file),
             _ => self.rescan(),
         };
         done.map_err(|number| {

@@ -43,10 +43,14 @@ impl Machine {
     }
 
     fn devices(&self) -> Arc<dyn Devices> {
+        self.devices_with(Settings::default())
+    }
+
+    fn devices_with(&self, settings: Settings) -> Arc<dyn Devices> {
         let settings = Settings {
             appear_within: Duration::from_millis(50),
             grow_within: Duration::from_secs(5),
-            ..Settings::default()
+            ..settings
         };
         let nvme = Nvme::new(Arc::new(self.host.clone()), Arc::clone(&self.kernel) as _, settings);
         Arc::new(NvmeDevices::new(Arc::new(nvme)))
@@ -450,6 +454,75 @@ fn a_lost_connection_of_a_running_workload_stayed_lost_when_its_network_was_back
         node.unstage("v").unwrap();
     }
     machine.assert_clean();
+}
+
+/// The filesystem in which the files under all disks are; it can be stopped, and whoever writes waits for it to go on.
+struct Under<'a>(&'a Machine);
+
+impl<'a> Under<'a> {
+    fn new(machine: &'a Machine) -> Self {
+        let (image, at) = (machine.lab.path("under"), machine.lab.path("target"));
+        fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
+        let run = |program: &str, args: &[&std::ffi::OsStr]| {
+            machine.lab.host.programs.run(program, args).unwrap();
+        };
+        run("mkfs.ext4", &["-q".as_ref(), image.as_os_str()]);
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()]);
+        Self(machine)
+    }
+
+    fn run(&self, what: &str) {
+        let at = self.0.lab.path("target");
+        self.0.lab.host.programs.run("fsfreeze", &[what.as_ref(), at.as_os_str()]).unwrap();
+    }
+
+    /// While the work is done, nothing is written.
+    fn stopped(&self, work: impl FnOnce()) {
+        struct Thaw<'a>(&'a Under<'a>);
+        impl Drop for Thaw<'_> {
+            fn drop(&mut self) {
+                self.0.run("--unfreeze");
+            }
+        }
+        self.run("--freeze");
+        let _thaw = Thaw(self);
+        work();
+    }
+}
+
+#[test]
+fn an_unmount_on_a_connection_that_only_counted_as_live_hung_for_ever() {
+    let Some(machine) = Machine::new() else { return };
+    let under = Under::new(&machine);
+    let devices = machine.devices_with(Settings { give_up_after: 1, ..Settings::default() });
+    let long = Duration::from_secs(60);
+    let node = machine.lab.node_over("a", machine.lab.devices(), devices, &machine.host, long);
+    for volume in ["v", "w"] {
+        let context = machine.grant(volume, "a", 1, true);
+        node.stage(volume, &context, &plain(FsType::Ext4)).unwrap();
+    }
+    // To be flushed by the unmount.
+    fs::write(node.at("stage-v/data"), vec![7; 1 << 20]).unwrap();
+    machine.asked();
+    std::thread::scope(|scope| {
+        under.stopped(|| {
+            scope.spawn(|| node.unstage("v").unwrap());
+            let begun = std::time::Instant::now();
+            while machine.kernel.world().reset.len() < 2 {
+                assert!(begun.elapsed() < Duration::from_secs(30), "nobody resets it");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+    });
+    let v = names("v", "a", 1).subsystem;
+    assert_eq!(machine.kernel.world().reset, [v.clone(), v], "once, each of its connections");
+    let asked = machine.asked();
+    assert_eq!(asked, ["reset_controller", "reset_controller", "delete_controller", "delete_controller"]);
+    let metrics = node.metrics();
+    assert!(metrics.contains("bowline_connection_resets_total 1"), "{metrics}");
+    node.unstage("w").unwrap();
+    assert_eq!(machine.kernel.world().reset.len(), 2, "one that returns is not looked at");
+    assert_eq!(machine.files("state"), Vec::<PathBuf>::new());
 }
 
 #[test]
