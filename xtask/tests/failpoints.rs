@@ -59,6 +59,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("host/src/file.rs write_whole", "its callers' step"),
     ("host/src/file.rs remove", "its callers' step"),
     ("host/src/file.rs set_label", "its callers' step"),
+    ("host/src/file.rs set_mark", "its callers' step"),
     ("host/src/format.rs erase", "settle's step"),
     ("host/src/freeze.rs freeze", "what is mounted elsewhere is frozen by the target, which has the point"),
     ("host/src/freeze.rs thaw", "the same"),

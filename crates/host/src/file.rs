@@ -2,12 +2,13 @@
 
 use rustix::fs::{
     FallocateFlags, Mode, OFlags, SeekFrom, XattrFlags, fallocate, fcntl_getfl, fcntl_setfl, fgetxattr,
-    fsetxattr, fstat, ftruncate, ioctl_ficlone, open, seek, statvfs,
+    fremovexattr, fsetxattr, fstat, ftruncate, ioctl_ficlone, open, seek, statvfs,
 };
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -50,23 +51,28 @@ pub fn is_all_hole(file: &File) -> io::Result<bool> {
     Ok(next_data(file, 0)?.is_none())
 }
 
-/// How many bytes a copy that leaves out the holes has to carry.
-pub fn data_bytes(file: &File) -> io::Result<u64> {
+/// How many of the first `length` bytes a copy that leaves out the holes has to carry.
+pub fn data_bytes(file: &File, length: u64) -> io::Result<u64> {
     let (mut at, mut bytes) = (0, 0);
-    while let Some((start, end)) = next_data(file, at)? {
-        bytes += end.saturating_sub(start);
+    while let Some((start, end)) = next_data(file, at)?.filter(|(start, _)| *start < length) {
+        bytes += end.min(length).saturating_sub(start);
         at = end.max(start + 1);
     }
     Ok(bytes)
 }
 
-/// Copies the first `length` bytes into a new file that is all hole, and leaves holes where there are holes. `copied`
-/// hears of every piece.
-pub fn copy_sparse(from: &File, to: &File, length: u64, copied: &mut dyn FnMut(u64)) -> io::Result<()> {
+/// Copies a span of bytes into a file that is all hole there, and leaves holes where there are holes. `copied` hears of
+/// every piece: where it ends, and how long it is. What it fails with ends the copy.
+pub fn copy_sparse(
+    from: &File,
+    to: &File,
+    span: Range<u64>,
+    copied: &mut dyn FnMut(u64, u64) -> io::Result<()>,
+) -> io::Result<()> {
     let mut piece = vec![0; 1 << 20];
-    let mut at = 0;
-    while let Some((start, end)) = next_data(from, at)?.filter(|(start, _)| *start < length) {
-        let end = end.min(length);
+    let mut at = span.start;
+    while let Some((start, end)) = next_data(from, at)?.filter(|(start, _)| *start < span.end) {
+        let end = end.min(span.end);
         at = start;
         while at < end {
             let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(piece.len());
@@ -77,7 +83,7 @@ pub fn copy_sparse(from: &File, to: &File, length: u64, copied: &mut dyn FnMut(u
             };
             to.write_all_at(data, at)?;
             at += data.len() as u64;
-            copied(data.len() as u64);
+            copied(at, data.len() as u64)?;
         }
     }
     Ok(())
@@ -220,6 +226,35 @@ pub fn label(file: &File) -> io::Result<Option<String>> {
     match fgetxattr(file, LABEL, &mut bytes) {
         Ok(length) => Ok(Some(String::from_utf8_lossy(bytes.get(..length).unwrap_or_default()).into_owned())),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Where it is noted how far a file has come that is not whole yet.
+const MARK: &str = "user.bowline.mark";
+
+/// Notes on a file how far it has come. It lasts with the next sync of the file, and is never half written.
+pub fn set_mark(file: &File, mark: &[u8]) -> io::Result<()> {
+    Ok(fsetxattr(file, MARK, mark, XattrFlags::empty())?)
+}
+
+/// What is noted on a file, if anything is.
+pub fn mark(file: &File) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; 4096];
+    match fgetxattr(file, MARK, &mut bytes) {
+        Ok(length) => {
+            bytes.truncate(length);
+            Ok(Some(bytes))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes a note from a file; one that is not there is taken.
+pub fn remove_mark(file: &File) -> io::Result<()> {
+    match fremovexattr(file, MARK) {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

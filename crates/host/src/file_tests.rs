@@ -15,8 +15,12 @@ fn a_sparse_copy_has_the_same_bytes_and_the_same_holes() {
     let to = create_new(&at(&dir, "to")).unwrap();
     to.set_len(64 << 20).unwrap();
     let mut told = 0;
-    copy_sparse(&from, &to, 64 << 20, &mut |bytes| told += bytes).unwrap();
-    assert_eq!(told, data_bytes(&from).unwrap());
+    let mut copied = |_, bytes| {
+        told += bytes;
+        Ok(())
+    };
+    copy_sparse(&from, &to, 0..64 << 20, &mut copied).unwrap();
+    assert_eq!(told, data_bytes(&from, 64 << 20).unwrap());
     assert!(fs::read(at(&dir, "from")).unwrap() == fs::read(at(&dir, "to")).unwrap());
     assert!(allocated(&to.metadata().unwrap()) < 1 << 20, "the holes were copied");
 }
@@ -27,8 +31,67 @@ fn a_copy_ends_at_its_length_also_in_the_middle_of_data() {
     let from = create_new(&at(&dir, "from")).unwrap();
     from.write_all_at(&[7; 20_000], 0).unwrap();
     let to = create_new(&at(&dir, "to")).unwrap();
-    copy_sparse(&from, &to, 10_000, &mut |_| {}).unwrap();
+    copy_sparse(&from, &to, 0..10_000, &mut |_, _| Ok(())).unwrap();
     assert_eq!(fs::read(at(&dir, "to")).unwrap(), [7; 10_000]);
+}
+
+#[test]
+fn a_copy_that_goes_on_carries_the_rest_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = create_new(&at(&dir, "from")).unwrap();
+    from.set_len(9 << 20).unwrap();
+    for (mib, byte) in [(0, 1), (1, 2), (4, 3), (7, 4)] {
+        from.write_all_at(&[byte; 1 << 20], mib << 20).unwrap();
+    }
+    for begin in [0, 5000, 1 << 20, 3 << 20, (4 << 20) + 4096, 8 << 20, 9 << 20] {
+        let to = create_new(&at(&dir, &format!("to-{begin}"))).unwrap();
+        to.set_len(9 << 20).unwrap();
+        let (mut told, mut last) = (0, begin);
+        let mut copied = |end: u64, bytes| {
+            assert!(end > last && end - bytes >= last, "{begin}: {bytes} up to {end}");
+            last = end;
+            told += bytes;
+            Ok(())
+        };
+        copy_sparse(&from, &to, begin..9 << 20, &mut copied).unwrap();
+        let all = data_bytes(&from, 9 << 20).unwrap();
+        assert_eq!((all, told), (4 << 20, all - data_bytes(&from, begin).unwrap()), "{begin}");
+        let (was, is) =
+            (fs::read(at(&dir, "from")).unwrap(), fs::read(at(&dir, &format!("to-{begin}"))).unwrap());
+        let begin = usize::try_from(begin).unwrap();
+        assert!(is[..begin].iter().all(|byte| *byte == 0) && is[begin..] == was[begin..], "{begin}");
+    }
+}
+
+#[test]
+fn a_copy_ends_when_whoever_hears_of_it_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = create_new(&at(&dir, "from")).unwrap();
+    from.write_all_at(&[7; 3 << 20], 0).unwrap();
+    let to = create_new(&at(&dir, "to")).unwrap();
+    let mut heard = 0;
+    let mut copied = |_, _| {
+        heard += 1;
+        Err(io::Error::other("no"))
+    };
+    assert!(copy_sparse(&from, &to, 0..3 << 20, &mut copied).is_err());
+    assert_eq!(heard, 1);
+}
+
+#[test]
+fn a_mark_is_replaced_found_again_and_taken_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = create_new(&at(&dir, "file")).unwrap();
+    assert_eq!(mark(&file).unwrap(), None);
+    for text in ["a long one, the first", "short"] {
+        set_mark(&file, text.as_bytes()).unwrap();
+        assert_eq!(mark(&open_file(&at(&dir, "file"), false).unwrap()).unwrap(), Some(text.into()));
+    }
+    assert_eq!(label(&file).unwrap(), None, "it is no label");
+    for _ in 0..2 {
+        remove_mark(&file).unwrap();
+        assert_eq!(mark(&file).unwrap(), None);
+    }
 }
 
 #[test]

@@ -168,7 +168,7 @@ impl Inner {
         let still = self.hold_still(&files, elsewhere)?;
         let moment = now();
         for (sitter, (part, path)) in sitters.iter().zip(&parts) {
-            self.fill((&sitter.file, sitter.record.size), (part, path), &still, progress)?;
+            self.fill((&sitter.file, sitter.record.size), (part, path), &still, None, progress)?;
         }
         still.thaw()?;
         for (record, (part, path)) in cut.snapshots.iter_mut().zip(&parts) {

@@ -9,7 +9,7 @@
 //!
 //! **How things come and go.** Intent is stored, bytes are made under another name, synced, renamed, the directory is
 //! synced, and the record says that it is whole: nothing half made is taken for whole. Deletion is stored first, too.
-//! The next start completes or clears away what a crash left.
+//! The next start completes or clears away what a crash left, but for a copy of a snapshot, which goes on (`mark`).
 //!
 //! **Who is let in.** The record of a volume keeps [`bowline_core::Exports`], and `vol-….recent` the grants since it was
 //! last written, which need not survive a loss of power: no device does, either. A node attaches a loop device only inside
@@ -32,6 +32,7 @@ pub(crate) mod exporter;
 mod grow;
 mod late;
 mod make;
+mod mark;
 mod name;
 mod recent;
 mod record;

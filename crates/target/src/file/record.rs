@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Phase {
-    /// Asked for; its bytes are not in place. Cleared away by the next start.
+    /// Asked for; its bytes are not in place. Cleared away by the next start, unless it is a copy that can go on.
     Making,
     /// Whole.
     Ready,

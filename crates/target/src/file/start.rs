@@ -297,6 +297,11 @@ impl Inner {
             self.directory.remove(item, Part::Draft)?;
         }
         match record.phase {
+            // Whoever asks for it again gets the rest copied, and a deletion removes it; its room is its own meanwhile.
+            Phase::Making if self.can_go_on(item, &record) => {
+                self.room.set(item, record.promised());
+                Ok(())
+            }
             Phase::Making => {
                 if let Some(From::Volume(id)) = &record.source {
                     let source = self.directory.path(&Item::Volume(id.clone()), Part::Data);

@@ -2,6 +2,7 @@
 
 use super::Inner;
 use super::directory::Fault;
+use super::mark::{Mark, step};
 use super::record::VolumeRecord;
 use crate::{Progress, ProvisionError};
 use bowline_failpoint::pass;
@@ -9,6 +10,7 @@ use bowline_host::file::{self, Reflink};
 use bowline_host::freeze::{FreezeError, Frozen};
 use bowline_host::loopdev::{FileIdentity, LoopDevice};
 use std::fs::File;
+use std::io;
 use std::path::Path;
 
 /// Volumes at rest until this is dropped.
@@ -116,19 +118,25 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives a new file the bytes of another that is held still.
+    /// Gives a new file the bytes of another that is held still. One with a mark has those before it already.
     pub(super) fn fill(
         &self,
         (from, size): (&File, u64),
         (to, path): (&File, &Path),
         still: &Still,
+        mark: Option<&mut Mark>,
         progress: &Progress,
     ) -> Result<(), ProvisionError> {
         let fault = |error| self.told(Fault::io(path, error), size);
         pass("target.fill.before");
         // Nothing here may take longer than it must: writers are waiting.
         let expected = file::allocated(&from.metadata().map_err(fault)?);
-        match file::reflink(from, to).map_err(fault)? {
+        let shared = match &mark {
+            // Where it was begun, blocks could not be shared.
+            Some(mark) if mark.offset > 0 => Reflink::Unsupported,
+            Some(_) | None => file::reflink(from, to).map_err(fault)?,
+        };
+        match shared {
             Reflink::Shared => progress.add(expected),
             Reflink::Unsupported => {
                 if let Some(device) = still.raw.first() {
@@ -137,17 +145,47 @@ impl Inner {
                     );
                     return Err(ProvisionError::InUse { by });
                 }
-                to.set_len(size).map_err(fault)?;
-                let mut left = expected;
-                let mut copied = |bytes: u64| {
-                    progress.add(bytes.min(left));
-                    left = left.saturating_sub(bytes);
-                };
-                file::copy_sparse(from, to, size, &mut copied).map_err(fault)?;
-                progress.add(left);
+                copy((from, size, expected), to, mark, progress).map_err(fault)?;
             }
         }
         pass("target.fill.after");
         Ok(())
     }
+}
+
+/// Copies what is not copied yet, and notes from time to time how far it has come, if it can go on from there.
+fn copy(
+    (from, size, expected): (&File, u64, u64),
+    to: &File,
+    mut mark: Option<&mut Mark>,
+    progress: &Progress,
+) -> io::Result<()> {
+    let begin = mark.as_ref().map_or(0, |mark| mark.offset);
+    pass("target.copy.before");
+    // What was written behind the mark may be anything; a hole is what the rest goes into.
+    to.set_len(begin)?;
+    to.set_len(size)?;
+    let before = file::data_bytes(from, begin)?.min(expected);
+    progress.add(before);
+    let (mut left, mut unmarked) = (expected - before, 0);
+    let mut copied = |end: u64, bytes: u64| {
+        progress.add(bytes.min(left));
+        left = left.saturating_sub(bytes);
+        unmarked += bytes;
+        match mark.as_mut().filter(|_| unmarked >= step(expected)) {
+            Some(mark) => {
+                unmarked = 0;
+                mark.set(to, end)
+            }
+            None => Ok(()),
+        }
+    };
+    file::copy_sparse(from, to, begin..size, &mut copied)?;
+    // Only what was marked before is long enough for the end to be worth a mark.
+    if let Some(mark) = mark.filter(|mark| mark.offset > 0) {
+        mark.set(to, size)?;
+    }
+    progress.add(left);
+    pass("target.copy.after");
+    Ok(())
 }

@@ -3,6 +3,7 @@
 
 mod access;
 mod contract;
+mod copies;
 mod crash;
 
 mod damage;
