@@ -11,6 +11,7 @@
 )]
 
 mod by_hand;
+mod bystander;
 mod day;
 mod deaths;
 mod device;
