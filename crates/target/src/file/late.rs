@@ -1,8 +1,8 @@
 //! Records that a disk does not take in time.
 //!
 //! **Guarantees.** Whoever has one stored waits for a moment and no longer, whatever the disk does. A record that is late keeps its volume's lock until it is
-//! written, so nothing is stored past it; until then [`Late::told`] says so. Commands about one volume come one after the other, so only a
-//! late one is ever found under way.
+//! written, so nothing is stored past it; until then [`Late::told`] says so. Commands about one volume may come together: whoever finds a
+//! record of another one under way waits for the lock, and only one that is late is told.
 
 use crate::TargetError;
 use bowline_core::VolumeId;
@@ -11,7 +11,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-type Running = BTreeMap<VolumeId, Instant>;
+/// What is under way, by numbers that nothing else had: each write takes itself out, and no other.
+#[derive(Debug, Default)]
+struct Running {
+    next: u64,
+    writes: BTreeMap<u64, (VolumeId, Instant)>,
+}
 
 #[derive(Debug)]
 pub(super) struct Late {
@@ -21,14 +26,14 @@ pub(super) struct Late {
 
 /// One write that is under way, until it is dropped.
 struct Write {
-    volume: VolumeId,
+    number: u64,
     running: Arc<Mutex<Running>>,
     _lock: Arc<PathLock>,
 }
 
 impl Drop for Write {
     fn drop(&mut self) {
-        lock(&self.running).remove(&self.volume);
+        lock(&self.running).writes.remove(&self.number);
     }
 }
 
@@ -48,9 +53,7 @@ impl Late {
         held: &Arc<PathLock>,
         store: impl FnOnce() + Send + 'static,
     ) {
-        lock(&self.running).insert(volume.clone(), Instant::now());
-        let running = Arc::clone(&self.running);
-        let write = Write { volume: volume.clone(), running, _lock: Arc::clone(held) };
+        let write = self.begin(volume, held);
         let (done, stored) = mpsc::channel::<()>();
         let work = move || {
             store();
@@ -65,9 +68,22 @@ impl Late {
         let _ = stored.recv_timeout(self.patience);
     }
 
-    /// What to say of a volume whose disk has not taken a record yet.
+    fn begin(&self, volume: &VolumeId, held: &Arc<PathLock>) -> Write {
+        let mut running = lock(&self.running);
+        let number = running.next;
+        running.next += 1;
+        running.writes.insert(number, (volume.clone(), Instant::now()));
+        Write { number, running: Arc::clone(&self.running), _lock: Arc::clone(held) }
+    }
+
+    /// What to say of a volume whose disk has not taken a record in time.
     pub(super) fn told(&self, volume: &VolumeId) -> Option<TargetError> {
-        let since = lock(&self.running).get(volume)?.elapsed().as_secs();
+        let longest = {
+            let running = lock(&self.running);
+            let of_volume = running.writes.values().filter(|(of, _)| of == volume);
+            of_volume.map(|(_, since)| since.elapsed()).max()
+        };
+        let since = longest.filter(|since| *since >= self.patience)?.as_secs();
         tracing::error!(%volume, seconds = since, "its disk does not take a record");
         let error = format!(
             "the disk under volume {volume} has not taken the record of who is shut out for {since} s; until it has, that is not \
@@ -81,6 +97,9 @@ impl Late {
 mod tests {
     use super::*;
     use bowline_host::file::Sharing;
+
+    /// Longer than any test takes.
+    const PATIENT: Duration = Duration::from_secs(3600);
 
     #[test]
     fn a_record_that_a_disk_does_not_take_is_told_and_keeps_its_lock() {
@@ -102,10 +121,48 @@ mod tests {
         // Whoever waits for the lock gets it when the record is written.
         let held = Arc::new(PathLock::wait(&path, Sharing::Alone, true).unwrap().unwrap());
 
-        let patient = Late::new(Duration::from_secs(60));
+        let patient = Late::new(PATIENT);
         patient.store(&volume, &held, || {});
         assert!(patient.told(&volume).is_none());
         patient.store(&volume, &held, || panic!("a write that ends early is one that is not under way"));
         assert!(patient.told(&volume).is_none());
+    }
+
+    /// What a second command about the same volume saw, which came while the first one stored its own.
+    #[test]
+    fn a_record_that_is_just_being_written_is_not_told_as_one_that_a_disk_does_not_take() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = VolumeId::new("v").unwrap();
+        let held = PathLock::wait(&place.path().join("lock"), Sharing::Alone, true).unwrap().unwrap();
+        let held = Arc::new(held);
+        let patient = Late::new(PATIENT);
+        let (go_on, told_to) = mpsc::channel::<()>();
+        std::thread::scope(|threads| {
+            let (begun, has_begun) = mpsc::channel::<()>();
+            let (patient, volume, held) = (&patient, &volume, &held);
+            threads.spawn(move || {
+                patient.store(volume, held, move || {
+                    begun.send(()).unwrap();
+                    let _ = told_to.recv();
+                });
+            });
+            has_begun.recv().unwrap();
+            assert!(patient.told(volume).is_none(), "it has time left");
+            drop(go_on);
+        });
+    }
+
+    #[test]
+    fn of_two_records_of_one_volume_the_end_of_one_does_not_hide_that_the_other_is_late() {
+        let place = tempfile::tempdir().unwrap();
+        let volume = VolumeId::new("v").unwrap();
+        let held = PathLock::wait(&place.path().join("lock"), Sharing::Alone, true).unwrap().unwrap();
+        let held = Arc::new(held);
+        let late = Late::new(Duration::ZERO);
+        let (first, second) = (late.begin(&volume, &held), late.begin(&volume, &held));
+        drop(second);
+        assert!(late.told(&volume).is_some());
+        drop(first);
+        assert!(late.told(&volume).is_none());
     }
 }
