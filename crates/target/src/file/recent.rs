@@ -190,6 +190,13 @@ impl Directory {
     /// Nothing depends on this, so it may fail.
     pub(super) fn note_closing(&self, item: &Item, record: &VolumeRecord) {
         let path = self.path(item, Part::Recent);
+        // The newest may be a note that is in memory only, and this place the only one on the disk that has what was told.
+        if !self.is_durable(record) {
+            if let Err(fault) = self.write_closing(item, record) {
+                tracing::warn!(path = %path.display(), %fault, "not stored that somebody is on the way out");
+            }
+            return;
+        }
         let Some(count) = record.closings.map(|known| known.count + 1) else { return };
         let Ok(Some(bytes)) = self.closing(item, record, Closings { count, writer: Writer::NOBODY }) else {
             return;

@@ -5,10 +5,10 @@ mod access;
 mod contract;
 mod copies;
 mod crash;
-
 mod damage;
 mod lab;
 mod power;
 mod random;
 mod room;
 mod snapshots;
+mod watched;

@@ -1,13 +1,14 @@
 //! A loss of power: what was synced is there, and of what was written since, anything.
 
 use crate::lab::{GENEROUS, Lab, MIB, grant, lab, node, open, order, revocation, volume};
+use crate::watched::Watched;
 use bowline_core::{Epoch, NeverAgain};
 use bowline_target::file::FileTarget;
 use bowline_target::{BackingError, BackingFiles, Provision, Target, TargetError};
 use bowline_testkit::Dice;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const NODES: [&str; 3] = ["a", "b", "c"];
 /// What a disk writes whole.
@@ -31,7 +32,8 @@ fn deed(lab: &Lab, target: &FileTarget, dice: &mut Dice) -> Option<u64> {
     match dice.below(8) {
         0..5 => match lab.runtime.block_on(target.allow(&grant("v", who, epoch))) {
             Err(TargetError::NeverAgain(NeverAgain { highest })) => Some(highest.number()),
-            Ok(()) | Err(TargetError::Refused { .. }) => None,
+            // In use: by what a process that died was about to shut out.
+            Ok(()) | Err(TargetError::Refused { .. } | TargetError::InUse { .. }) => None,
             other => panic!("{other:?}"),
         },
         5..7 => {
@@ -103,53 +105,143 @@ fn nothing_closed_is_open(lab: &Lab, dir: &Path, closed: &BTreeSet<u64>, what: &
     }
 }
 
+/// A disk under the records of one volume, and what may be on it.
+struct Disk<'a> {
+    lab: &'a Lab,
+    dir: PathBuf,
+    after: PathBuf,
+    /// What was in the pages since they were flushed.
+    versions: Vec<Vec<u8>>,
+    is_flushed: bool,
+    /// What somebody was told to be closed.
+    closed: BTreeSet<u64>,
+}
+
+impl<'a> Disk<'a> {
+    /// With a volume that somebody has just made.
+    fn new(lab: &'a Lab, dir: &Path) -> Self {
+        let after = dir.with_extension("after");
+        fs::create_dir(&after).unwrap();
+        let versions = vec![fs::read(dir.join(RECENT)).unwrap()];
+        Self { lab, dir: dir.to_owned(), after, versions, is_flushed: false, closed: BTreeSet::new() }
+    }
+
+    fn record(&self) -> Vec<u8> {
+        fs::read(self.dir.join(RECORD)).unwrap()
+    }
+
+    /// Takes note of what a deed has left in the pages; says whether it has closed something in place.
+    fn is_closed_in_place(&mut self, dice: &mut Dice, when: &str) -> bool {
+        let now = fs::read(self.dir.join(RECENT)).unwrap();
+        let flushed = flushed(self.versions.last().unwrap(), &now);
+        if let Some(flushed) = &flushed {
+            // In the middle of it: what was told before is still closed. Then it is flushed, and so is all that was there before.
+            self.versions.push(flushed.clone());
+            self.lose_power(&self.record(), dice, &format!("{when}, while it is closed"));
+            (self.versions, self.is_flushed) = (vec![flushed.clone()], true);
+        }
+        self.versions.push(now);
+        flushed.is_some()
+    }
+
+    /// A loss of power, with this record on the disk: nothing that was told to be closed is open afterwards.
+    fn lose_power(&self, record: &[u8], dice: &mut Dice, when: &str) {
+        for name in ["directory.json", "vol-v.data"] {
+            fs::copy(self.dir.join(name), self.after.join(name)).unwrap();
+        }
+        fs::write(self.after.join(RECORD), record).unwrap();
+        fs::write(self.after.join(RECENT), torn(&self.versions, self.is_flushed, dice)).unwrap();
+        nothing_closed_is_open(self.lab, &self.after, &self.closed, when);
+    }
+
+    /// Somebody was told that everything up to here is closed, but for what is open.
+    fn told(&mut self, target: &FileTarget, highest: u64) {
+        let open = epochs(self.lab, target);
+        self.closed.extend((1..=highest).filter(|epoch| !open.contains(epoch)));
+    }
+}
+
 #[test]
 fn no_loss_of_power_opens_what_was_told_to_be_closed() {
     lab("power::no_loss_of_power_opens_what_was_told_to_be_closed", &[], |lab| {
         let (mut kept, mut in_place, mut whole) = (0, 0, 0);
         for seed in 1..=30 {
             let mut dice = Dice::new(seed);
-            let (dir, after) = (lab.path(&format!("volumes-{seed}")), lab.path(&format!("after-{seed}")));
+            let dir = lab.path(&format!("volumes-{seed}"));
             let mut target = lab.open(&dir);
             lab.create(&target, &order("v", MIB, None)).unwrap();
-            fs::create_dir(&after).unwrap();
-            let (mut closed, mut is_flushed) = (BTreeSet::new(), false);
-            let mut versions = vec![fs::read(dir.join(RECENT)).unwrap()];
+            let mut disk = Disk::new(lab, &dir);
             for step in 0..25 {
                 if dice.below(8) == 0 {
                     drop(target);
                     target = lab.open(&dir);
                 }
-                let lose_power = |recent: Vec<u8>, closed: &BTreeSet<u64>, when: &str| {
-                    for name in ["directory.json", RECORD, "vol-v.data"] {
-                        fs::copy(dir.join(name), after.join(name)).unwrap();
-                    }
-                    fs::write(after.join(RECENT), recent).unwrap();
-                    nothing_closed_is_open(lab, &after, closed, &format!("seed {seed}, step {step}, {when}"));
-                };
-                let record = fs::read(dir.join(RECORD)).unwrap();
+                let (when, record) = (format!("seed {seed}, step {step}"), disk.record());
                 let highest = deed(lab, &target, &mut dice);
-                let now = fs::read(dir.join(RECENT)).unwrap();
-                if let Some(flushed) = flushed(versions.last().unwrap(), &now) {
-                    // In the middle of it: what was told before is still closed. Then it is flushed, and so is all that was there before.
-                    in_place += 1;
-                    versions.push(flushed.clone());
-                    lose_power(torn(&versions, is_flushed, &mut dice), &closed, "while it is closed");
-                    (versions, is_flushed) = (vec![flushed], true);
-                }
-                versions.push(now);
+                in_place += usize::from(disk.is_closed_in_place(&mut dice, &when));
                 if let Some(highest) = highest {
-                    let open = epochs(lab, &target);
-                    closed.extend((1..=highest).filter(|epoch| !open.contains(epoch)));
-                    whole += usize::from(record != fs::read(dir.join(RECORD)).unwrap());
+                    disk.told(&target, highest);
+                    whole += usize::from(record != disk.record());
                 }
-                lose_power(torn(&versions, is_flushed, &mut dice), &closed, "after it");
-                kept += usize::from(epochs(lab, &open(&after, GENEROUS).unwrap()) == epochs(lab, &target));
+                disk.lose_power(&disk.record(), &mut dice, &format!("{when}, after it"));
+                kept +=
+                    usize::from(epochs(lab, &open(&disk.after, GENEROUS).unwrap()) == epochs(lab, &target));
             }
         }
         let tried =
             format!("of 750 {kept} kept every grant, {in_place} closed in place, {whole} with the record");
         assert!(kept > 100 && in_place > 50 && whole > 20, "hardly anything was tried: {tried}");
+    });
+}
+
+/// What is noted before a fence over the network begins is flushed by nobody, and its process may die in the fence. What the next one notes
+/// must not take the place of all that says what was told.
+#[test]
+fn no_death_and_no_loss_of_power_in_a_fence_opens_what_was_told_to_be_closed() {
+    lab("power::no_death_and_no_loss_of_power_in_a_fence_opens_what_was_told_to_be_closed", &[], |lab| {
+        // Nothing here rests on what its filesystem makes of a flush.
+        let place = lab.scratch("tmpfs", 256);
+        let (mut noted, mut stored, mut deaths) = (0, 0, 0);
+        for seed in 1..=30 {
+            let mut dice = Dice::new(seed);
+            let dir = place.join(format!("volumes-{seed}"));
+            let kernel = Watched::new(dir.with_extension("nvmet"), dir.join(RECORD), dir.join(RECENT));
+            let mut target = kernel.open(&dir);
+            lab.create(&target, &order("v", MIB, None)).unwrap();
+            let mut disk = Disk::new(lab, &dir);
+            for step in 0..25 {
+                if dice.below(20) == 0 {
+                    drop(target);
+                    target = kernel.open(&dir);
+                }
+                let (when, record) = (format!("seed {seed}, step {step}"), disk.record());
+                let highest = deed(lab, &target, &mut dice);
+                if let Some(fence) = kernel.seen() {
+                    noted += usize::from(fence.recent != *disk.versions.last().unwrap());
+                    stored += usize::from(fence.record != record);
+                    disk.versions.push(fence.recent.clone());
+                    for _ in 0..4 {
+                        disk.lose_power(&fence.record, &mut dice, &format!("{when}, in the fence"));
+                    }
+                    if dice.below(3) == 0 {
+                        // Its process dies there, and what came afterwards never was.
+                        deaths += 1;
+                        drop(target);
+                        fs::write(dir.join(RECORD), fence.record).unwrap();
+                        fs::write(dir.join(RECENT), fence.recent).unwrap();
+                        target = kernel.open(&dir);
+                        continue;
+                    }
+                }
+                disk.is_closed_in_place(&mut dice, &when);
+                if let Some(highest) = highest {
+                    disk.told(&target, highest);
+                }
+                disk.lose_power(&disk.record(), &mut dice, &format!("{when}, after it"));
+            }
+        }
+        let tried = format!("{noted} fences noted, {stored} stored with the record, {deaths} deaths in one");
+        assert!(noted > 30 && stored > 20 && deaths > 50, "hardly anything was tried: {tried}");
     });
 }
 

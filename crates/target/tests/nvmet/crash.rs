@@ -22,10 +22,14 @@ fn child() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // A step that stops for good is not waited for by whoever asked.
     let _ = runtime.block_on(async {
-        match deed.as_str() {
-            "allow" => target.allow(&grant("v", "a", 1)).await,
-            _ => target.revoke(&revocation("v", "a", 1)).await.map(|_| ()),
+        if deed == "allow" {
+            return target.allow(&grant("v", "a", 1)).await;
         }
+        if deed == "revoke again" {
+            // From then on it knows what is durable.
+            target.revoke(&revocation("v", "nobody", 1)).await?;
+        }
+        target.revoke(&revocation("v", "a", 1)).await.map(|_| ())
     });
     println!("deed done");
     // Whoever is stopped at a point is ended from outside.
@@ -54,7 +58,7 @@ fn stage(deed: &str) -> (Lab, PathBuf, PathBuf) {
     let lab = Lab::new();
     let target = lab.with(&["v", "w"]);
     lab.allow(&target, &grant("w", "other", 5)).unwrap();
-    if deed == "revoke" {
+    if deed != "allow" {
         lab.allow(&target, &grant("v", "a", 1)).unwrap();
     }
     drop(target);
@@ -71,14 +75,15 @@ fn points_of(deed: &str) -> Vec<String> {
     log.lines().map(str::to_owned).collect()
 }
 
-/// `is_begun`: the process before has noted what it does.
+/// `is_begun`: the process before has stored or noted what it does.
 fn ended_at(deed: &str, index: usize, point: &str, is_begun: bool) {
     let (lab, place, points) = stage(deed);
     fs::write(points.join("arm"), index.to_string()).unwrap();
     let mut child = start(deed, &place, &points, true);
     let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !points.join("stopped").exists() {
-        assert!(child.try_wait().unwrap().is_none(), "{deed} was not stopped at {index} {point}");
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "{deed} was not stopped at {index} {point}: {ended:?}");
         assert!(std::time::Instant::now() < until, "{deed} did not come to {index} {point} within 30 s");
         std::thread::yield_now();
     }
@@ -118,12 +123,13 @@ fn ended_at(deed: &str, index: usize, point: &str, is_begun: bool) {
     lab.nothing_is_left();
 }
 
-fn sweep(deed: &str) {
+/// `begun_at` is the point from which on the next process knows of it.
+fn sweep(deed: &str, begun_at: Option<&str>) {
     let points = points_of(deed);
     let steps = points.iter().filter(|point| *point == "nvmet.step.after").count();
     assert!(steps >= 6, "{deed} passes only {points:?}");
-    let begun = points.iter().position(|point| point == "target.closing-note.after");
-    assert_eq!(begun.is_some(), deed == "revoke", "{points:?}");
+    let begun = points.iter().position(|point| Some(point.as_str()) == begun_at);
+    assert_eq!(begun.is_some(), begun_at.is_some(), "{points:?}");
     for (index, point) in points.iter().enumerate() {
         ended_at(deed, index, point, begun.is_some_and(|begun| begun <= index));
     }
@@ -135,10 +141,15 @@ fn sweep(deed: &str) {
 
 #[test]
 fn showing_survives_every_end() {
-    sweep("allow");
+    sweep("allow", None);
 }
 
 #[test]
 fn the_fence_survives_every_end() {
-    sweep("revoke");
+    sweep("revoke", Some("target.record.after"));
+}
+
+#[test]
+fn a_later_fence_of_the_same_process_survives_every_end() {
+    sweep("revoke again", Some("target.closing-note.after"));
 }
