@@ -17,6 +17,9 @@ pub(super) struct Fault {
 
 type Done<T> = Result<T, Fault>;
 
+/// What every tree has, whatever is in it.
+pub(super) const SUBSYSTEMS: &str = "subsystems";
+
 /// The tree, step by step. What is so already is not done again.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel(pub(super) Arc<dyn Tree>);
@@ -92,5 +95,23 @@ impl Kernel {
 
     pub(super) fn exists(&self, path: &Path) -> Done<bool> {
         self.0.exists(path).map_err(|error| Fault { path: path.to_owned(), error })
+    }
+
+    /// The names of all subsystems.
+    pub(super) fn subsystems(&self) -> Done<Vec<String>> {
+        let names = self.list(Path::new(SUBSYSTEMS))?;
+        self.seen()?;
+        Ok(names)
+    }
+
+    /// Makes sure that there is a tree: one that is not mounted any more has nothing in it, and the kernel serves all that it
+    /// served. Whoever has found that something is gone asks this afterwards.
+    pub(super) fn seen(&self) -> Done<()> {
+        let place = Path::new(SUBSYSTEMS);
+        if self.exists(place)? {
+            return Ok(());
+        }
+        let why = "it is not there, so nobody knows what the kernel exports; is configfs mounted?";
+        Err(Fault { path: place.to_owned(), error: io::Error::new(ErrorKind::NotFound, why) })
     }
 }

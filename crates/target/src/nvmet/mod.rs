@@ -30,7 +30,6 @@ use bowline_host::{Host, Tag};
 use kernel::{Fault, Kernel};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use subsystem::{Shown, Subsystem, hide, host_of};
@@ -95,18 +94,24 @@ impl Nvmet {
     /// The subsystems of this directory that there are.
     fn subsystems(&self) -> Result<Vec<String>, Fault> {
         let ours = NvmeNames::prefix(&self.installation);
-        let mut names = self.kernel.list(Path::new("subsystems"))?;
+        let mut names = self.kernel.subsystems()?;
         names.retain(|name| name.starts_with(&ours));
         Ok(names)
     }
 
     fn hide(&self, name: &str, volume: &str, host: Option<String>) -> Result<(), TargetError> {
-        let is_there = |path: &Path| self.kernel.exists(path).map_err(|fault| unreachable(&fault));
-        let left = match &host {
-            Some(host) => is_there(&host_of(host))?,
-            None => false,
+        // Before the look at the kernel: what is being shown may not be there yet, and be there when that has ended.
+        let is_busy = self.work.is_busy(name);
+        let is_gone = || -> Result<bool, Fault> {
+            let is_left = match &host {
+                Some(host) => self.kernel.exists(&host_of(host))?,
+                None => false,
+            };
+            let is_there = self.kernel.exists(&Subsystem(name).directory())?;
+            self.kernel.seen()?;
+            Ok(!is_left && !is_there)
         };
-        if !left && !is_there(&Subsystem(name).directory())? && !self.work.is_busy(name) {
+        if !is_busy && is_gone().map_err(|fault| unreachable(&fault))? {
             return Ok(());
         }
         let (kernel, subsystem) = (self.kernel.clone(), name.to_owned());

@@ -1,7 +1,7 @@
 //! One grant as a subsystem of the kernel's target: shown in an order in which nobody but the granted host ever gets in, and taken
 //! away in the order that proves that nobody is left.
 
-use super::kernel::{Fault, Kernel};
+use super::kernel::{Fault, Kernel, SUBSYSTEMS};
 use super::port::{self, Port};
 use super::work::Job;
 use bowline_core::{MODEL, MODEL_OF_BLANK, NvmeNames};
@@ -19,7 +19,7 @@ pub(super) struct Subsystem<'a>(pub(super) &'a str);
 
 impl Subsystem<'_> {
     pub(super) fn directory(&self) -> PathBuf {
-        Path::new("subsystems").join(self.0)
+        Path::new(SUBSYSTEMS).join(self.0)
     }
 
     fn attribute(&self, name: &str) -> PathBuf {
@@ -206,6 +206,8 @@ pub(super) fn hide(kernel: &Kernel, name: &str, host: Option<&str>, job: &Job) -
     }
     job.drains(false);
     kernel.remove(&subsystem.directory())?;
+    // Every step takes what is not there for done.
+    kernel.seen()?;
     hosts.extend(host.map(str::to_owned));
     hosts.sort();
     hosts.dedup();

@@ -7,3 +7,4 @@ mod lab;
 mod order;
 mod start;
 mod stuck;
+mod unseen;
