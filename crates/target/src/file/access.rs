@@ -2,7 +2,7 @@
 
 use super::Inner;
 use super::directory::{Fault, called};
-use super::exporter::Grants;
+use super::exporter::{Grants, Shown};
 use super::name::Part;
 use super::record::{Phase, VolumeRecord};
 use crate::{Grant, Item, Listing, Page, Revocation, TargetError};
@@ -41,6 +41,15 @@ fn covers(owner: &Tag, tag: &Tag) -> bool {
     tag.same_owner(owner) && tag.epoch() <= owner.epoch()
 }
 
+/// Whether a grant may have been shown before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Showing {
+    /// It was stored just now.
+    First,
+    /// It was stored before: nobody knows what its node has done since.
+    Again,
+}
+
 impl Inner {
     pub(super) fn allow(&self, grant: &Grant) -> Result<(), TargetError> {
         let item = Item::Volume(grant.volume.clone());
@@ -55,8 +64,8 @@ impl Inner {
         }
         let export = Export { node: grant.node.clone(), mode: grant.mode };
         if record.exports.open().get(&grant.epoch) == Some(&export) {
-            // It was stored before, and a crash or a fault may have come before it was shown.
-            return self.show(&item, &record, grant.epoch);
+            // It was stored before, and a crash or a fault may have come before it was shown, or after.
+            return self.show(&item, &record, grant.epoch, Showing::Again);
         }
         if grant.epoch <= record.exports.highest() {
             return Err(self.closed(&item, &mut record, &grant.node, grant.epoch));
@@ -71,18 +80,24 @@ impl Inner {
         pass("target.allow.before");
         self.directory.write_grant(&item, &record).map_err(|fault| told(&fault))?;
         pass("target.allow.after");
-        self.show(&item, &record, grant.epoch)
+        self.show(&item, &record, grant.epoch, Showing::First)
     }
 
     /// Shows a volume to the node of a grant that is stored.
-    pub(super) fn show(&self, item: &Item, record: &VolumeRecord, epoch: Epoch) -> Result<(), TargetError> {
+    pub(super) fn show(
+        &self,
+        item: &Item,
+        record: &VolumeRecord,
+        epoch: Epoch,
+        showing: Showing,
+    ) -> Result<(), TargetError> {
         let file = self.directory.path(item, Part::Data);
         let Some(shown) = record.shown(epoch, &file).filter(|_| self.exporter.is_remote()) else {
             return Ok(());
         };
         // Only what is well, as above: time may have passed.
         self.directory.open_volume(item, record, false).map_err(|fault| told(&fault))?;
-        self.exporter.open(&shown)
+        self.exporter.open(&Shown { first: showing == Showing::First, ..shown })
     }
 
     /// What to say about an epoch that is closed: that it is gone only if it is.

@@ -19,6 +19,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) write: bool,
     /// Nobody else may write it, now or beside this grant.
     pub(crate) alone: bool,
+    /// It was never shown before: whoever it is about has not seen the bytes under this grant.
+    pub(crate) first: bool,
     pub(crate) file: &'a Path,
 }
 

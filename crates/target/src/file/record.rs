@@ -130,11 +130,11 @@ impl VolumeRecord {
         self.reach().into_iter().find(clashes)
     }
 
-    /// A grant that is open, as it is shown over this file.
+    /// A grant that is open, as it is shown over this file again.
     pub(super) fn shown<'a>(&'a self, epoch: Epoch, file: &'a Path) -> Option<Shown<'a>> {
         let Export { node, mode } = self.exports.open().get(&epoch)?;
         let alone = mode.share == Share::Nobody && self.reach().len() == 1;
-        Some(Shown { volume: &self.volume, node, epoch, write: mode.write, alone, file })
+        Some(Shown { volume: &self.volume, node, epoch, write: mode.write, alone, first: false, file })
     }
 
     /// How many bytes are promised to it.

@@ -1,5 +1,6 @@
 //! Opening a directory: whose it is, and what a crash left in it.
 
+use super::access::Showing;
 use super::cut::first_of;
 use super::directory::{Directory, Fault, called, now, write_file};
 use super::exporter::{Exporter, Loops};
@@ -243,7 +244,7 @@ impl Inner {
         kept.map_err(|error| OpenError::Export { error: error.to_string() })?;
         for (item, _, record) in &records {
             for epoch in record.exports.open().keys() {
-                if let Err(error) = self.show(item, record, *epoch) {
+                if let Err(error) = self.show(item, record, *epoch, Showing::Again) {
                     tracing::warn!(item = called(item), %epoch, %error, "not shown to whom it lets in");
                 }
             }

@@ -81,12 +81,12 @@ impl Nvmet {
     }
 
     fn shown(&self, asked: &Asked<'_>) -> Shown {
-        let Asked { volume, node, epoch, write, alone, file } = *asked;
+        let Asked { volume, node, epoch, write, alone, first, file } = *asked;
         Shown {
             names: NvmeNames::new(&self.installation, volume, node, epoch),
             file: file.to_owned(),
             write,
-            alone,
+            may_be_blank: write && alone && first,
             tag: Tag::new(volume, node, epoch),
         }
     }

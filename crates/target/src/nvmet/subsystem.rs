@@ -51,8 +51,9 @@ pub(super) struct Shown {
     /// The volume's bytes.
     pub(super) file: PathBuf,
     pub(super) write: bool,
-    /// Nobody else may write it, now or beside this grant.
-    pub(super) alone: bool,
+    /// Nobody else may write it, now or beside this grant, and it was never shown before. Said later, that it is blank would be a word
+    /// about bytes that its node may have written and not sent yet.
+    pub(super) may_be_blank: bool,
     /// What a device of this machine carries that stands between the file and a host that may only read.
     pub(super) tag: Tag,
 }
@@ -108,7 +109,7 @@ impl Shown {
         }
         let serial: String = self.names.namespace.chars().filter(|c| *c != '-').take(SERIAL).collect();
         kernel.set(&subsystem.attribute("attr_serial"), &serial)?;
-        let model = if self.write && self.alone && self.is_blank() { MODEL_OF_BLANK } else { MODEL };
+        let model = if self.may_be_blank && self.is_blank() { MODEL_OF_BLANK } else { MODEL };
         kernel.set(&subsystem.attribute("attr_model"), model)
     }
 

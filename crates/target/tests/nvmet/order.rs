@@ -1,10 +1,14 @@
 //! In which order a grant is shown and taken away, step by step.
 
-use crate::lab::{Lab, MIB, Raw, grant, names, revocation, volume};
+use crate::lab::{Lab, MIB, Raw, grant, names, open, revocation, volume};
 use bowline_core::{Epoch, MODEL, MODEL_OF_BLANK, Mode, Share};
 use bowline_host::Host;
 use bowline_target::contract::provision::Bytes;
+use bowline_target::nvmet::Tree;
 use bowline_target::{Grant, Provision};
+use bowline_testkit::SimNvmet;
+use std::path::Path;
+use std::sync::Arc;
 
 /// What was done, with the names of the grant shortened.
 fn steps(lab: &Lab, names: &bowline_core::NvmeNames) -> String {
@@ -65,30 +69,71 @@ fn a_grant_is_shown_and_taken_away_in_this_order() {
     assert_eq!(lab.kernel.done(), [""; 0], "again changes nothing");
 }
 
+/// For a node that nobody else may write beside.
+fn alone(id: &str, to: &str, epoch: u64) -> Grant {
+    let mode = Mode { write: true, frontend: true, share: Share::Nobody };
+    Grant { mode, ..grant(id, to, epoch) }
+}
+
+fn model(kernel: &SimNvmet, subsystem: &str) -> String {
+    kernel.attribute(&format!("subsystems/{subsystem}/attr_model"))
+}
+
 #[test]
 fn only_a_volume_without_a_byte_that_nobody_else_can_write_is_called_blank() {
     let lab = Lab::new();
     let target = lab.with(&["v", "zeros", "shared", "moving"]);
-    let alone = |id: &str, to: &str, epoch| Grant {
-        mode: Mode { write: true, frontend: true, share: Share::Nobody },
-        ..grant(id, to, epoch)
-    };
-    let model = |grant: &Grant| {
+    let shown = |grant: &Grant| {
         lab.allow(&target, grant).unwrap();
-        lab.kernel.attribute(&format!("subsystems/{}/attr_model", names(&target, grant).subsystem))
+        model(&lab.kernel, &names(&target, grant).subsystem)
     };
     for epoch in 1..=2 {
-        assert_eq!(model(&alone("v", "a", epoch)), MODEL_OF_BLANK, "nobody wrote yet");
+        assert_eq!(shown(&alone("v", "a", epoch)), MODEL_OF_BLANK, "nobody wrote yet");
         lab.revoke(&target, &revocation("v", "a", epoch)).unwrap();
     }
     Raw(&target).write(&volume("v"), MIB - 1, &[1]);
-    assert_eq!(model(&alone("v", "a", 3)), MODEL, "one byte");
+    assert_eq!(shown(&alone("v", "a", 3)), MODEL, "one byte");
     Raw(&target).write(&volume("zeros"), 0, &[0; 4096]);
-    assert_eq!(model(&alone("zeros", "a", 1)), MODEL, "what is stored is not looked at");
-    assert_eq!(model(&grant("shared", "a", 1)), MODEL, "others may write meanwhile");
-    assert_eq!(model(&alone("moving", "a", 1)), MODEL_OF_BLANK);
+    assert_eq!(shown(&alone("zeros", "a", 1)), MODEL, "what is stored is not looked at");
+    assert_eq!(shown(&grant("shared", "a", 1)), MODEL, "others may write meanwhile");
+    assert_eq!(shown(&alone("moving", "a", 1)), MODEL_OF_BLANK);
     let beside = Some(Epoch::new(1));
-    assert_eq!(model(&Grant { beside, ..alone("moving", "b", 2) }), MODEL, "another is let in");
+    assert_eq!(shown(&Grant { beside, ..alone("moving", "b", 2) }), MODEL, "another is let in");
+}
+
+/// Its node may have written meanwhile what is not on the disk yet.
+#[test]
+fn a_grant_that_may_have_been_shown_before_is_not_called_blank() {
+    let lab = Lab::new();
+    let target = lab.with(&["v"]);
+    let grant = alone("v", "a", 1);
+    let name = names(&target, &grant).subsystem;
+    lab.allow(&target, &grant).unwrap();
+    assert_eq!(model(&lab.kernel, &name), MODEL_OF_BLANK);
+    lab.kernel.done();
+    drop(target);
+    let target = lab.open();
+    lab.allow(&target, &grant).unwrap();
+    assert_eq!(model(&lab.kernel, &name), MODEL_OF_BLANK, "what is shown stays as it is");
+    assert_eq!(lab.kernel.done(), [""; 0]);
+    // Gone from the kernel, for whatever reason, and asked for again.
+    let place = Path::new("subsystems").join(&name);
+    for host in lab.kernel.names(&format!("subsystems/{name}/allowed_hosts")) {
+        lab.kernel.unlink(&place.join("allowed_hosts").join(host)).unwrap();
+    }
+    for port in lab.kernel.names("ports") {
+        lab.kernel.unlink(&Path::new("ports").join(port).join("subsystems").join(&name)).unwrap();
+    }
+    lab.kernel.remove(&place.join("namespaces/1")).unwrap();
+    lab.kernel.remove(&place).unwrap();
+    lab.allow(&target, &grant).unwrap();
+    assert_eq!(model(&lab.kernel, &name), MODEL, "asked for again");
+    drop(target);
+    let kernel = Arc::new(SimNvmet::new(lab.directory.join("../after-reboot")));
+    let target = open(&lab.directory, Arc::clone(&kernel)).unwrap();
+    assert_eq!(model(&kernel, &name), MODEL, "after a reboot");
+    lab.allow(&target, &grant).unwrap();
+    assert_eq!(model(&kernel, &name), MODEL, "after a reboot, and asked for again");
 }
 
 #[test]
@@ -111,8 +156,6 @@ fn the_fence_of_one_leaves_the_others() {
 
 #[test]
 fn what_was_there_before_under_the_name_of_a_grant_lets_nobody_else_in() {
-    use bowline_target::nvmet::Tree;
-    use std::path::Path;
     let lab = Lab::new();
     let target = lab.with(&["v", "w"]);
     let (first, other) = (grant("v", "a", 1), grant("w", "a", 1));
