@@ -4,14 +4,11 @@ use anyhow::{Context, Result};
 use bowline_core::{NodeId, TargetId};
 use bowline_csi::{Endpoint, OwnedSocket};
 use bowline_host::{Host, Roots};
+use bowline_target::Provision;
 use bowline_target::agent::{self, AgentServer, Listener, TlsFiles};
 use bowline_target::file::{FileTarget, Policy, Settings};
-use bowline_target::{Capacity, Provision};
 use bowline_web::Probe;
 use clap::{Args, Subcommand, ValueEnum};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,6 +22,8 @@ use tokio::sync::watch;
 
 use crate::config::{ConfigError, Http, Ratio, absolute_path, hostname};
 use crate::kubelet::answer_probes;
+use crate::measure::{Gauges, measure};
+use crate::missing;
 use crate::notify::{self, State};
 use crate::nvme::{self, NvmeAddress, NvmePlace};
 use crate::rds::{Device, DeviceConfig, Devices};
@@ -37,8 +36,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const REMIND: u32 = 30;
 /// How often a machine that misses something is looked at again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// How often the room is measured for those who count.
-const MEASURE: Duration = Duration::from_secs(15);
 
 /// What `bowline target` can be told, also as `BOWLINE_…`.
 #[derive(Clone, Debug, Args)]
@@ -313,7 +310,9 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
         answer_probes(address, probe, stop.clone()).await?;
     }
     let opening = Opening { config: &config, device: device.as_ref().and_then(|one| one.all().first()) };
-    let Some(target) = opening.opened(&progress, stop.clone()).await? else { return Ok(()) };
+    let Some(Opened { target, files }) = opening.opened(&progress, stop.clone()).await? else {
+        return Ok(());
+    };
     tokio::spawn(measure(Arc::clone(&target), Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
     let kind = target.kind().to_owned();
@@ -322,19 +321,35 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     if let Some(device) = opening.device {
         server = server.of_storage(device.storage());
     }
-    let _ = progress.send_replace(Ok(()));
+    let _ = progress.send_replace(files.as_ref().map_or(Ok(()), |files| missing::ready(&files.missing())));
     if let Err(error) = notify::notify(State::Ready) {
         tracing::warn!(%error, "nobody could be told that it is ready");
     }
     tracing::info!(target = %config.id, storage = %config.storage, listen = %config.listen, "ready");
+    let showing = async {
+        if let Some(files) = &files {
+            missing::show(files, &progress).await;
+        }
+        std::future::pending::<()>().await;
+    };
     let ending = async {
-        until(stop).await;
+        tokio::select! {
+            () = until(stop) => {}
+            () = showing => {}
+        }
         let _ = progress.send_replace(Err("it is stopping".to_owned()));
         drop(socket);
     };
     server.run(listener, ending).await?;
     let _ = notify::notify(State::Stopping);
     Ok(())
+}
+
+/// What is served.
+struct Opened {
+    target: Arc<dyn Provision>,
+    /// The same, where it is a directory of this machine.
+    files: Option<FileTarget>,
 }
 
 /// What is to be opened.
@@ -353,7 +368,7 @@ impl Opening<'_> {
         &self,
         progress: &watch::Sender<Result<(), String>>,
         stop: watch::Receiver<bool>,
-    ) -> Result<Option<Arc<dyn Provision>>> {
+    ) -> Result<Option<Opened>> {
         let config = self.config;
         let is_only_here = config.nvme.is_empty() && self.device.is_none();
         let error = match self.open().await {
@@ -381,7 +396,7 @@ impl Opening<'_> {
         &self,
         why: &watch::Sender<String>,
         progress: &watch::Sender<Result<(), String>>,
-    ) -> Arc<dyn Provision> {
+    ) -> Opened {
         loop {
             tokio::time::sleep(AGAIN).await;
             let error = match self.open().await {
@@ -396,11 +411,14 @@ impl Opening<'_> {
         }
     }
 
-    async fn open(&self) -> Result<Arc<dyn Provision>> {
+    async fn open(&self) -> Result<Opened> {
         let config = self.config;
         match (&config.storage, self.device) {
-            (_, Some(device)) => Ok(Arc::new(device.connect().await?)),
-            (Storage::Directory(directory), None) => Ok(Arc::new(open_directory(config, directory).await?)),
+            (_, Some(device)) => Ok(Opened { target: Arc::new(device.connect().await?), files: None }),
+            (Storage::Directory(directory), None) => {
+                let files = open_directory(config, directory).await?;
+                Ok(Opened { target: Arc::new(files.clone()), files: Some(files) })
+            }
             (Storage::Device(_), None) => anyhow::bail!("there is no device"),
         }
     }
@@ -465,51 +483,6 @@ async fn wait_for(files: &TlsFiles, progress: &watch::Sender<Result<(), String>>
         let _ = progress.send_replace(Err(format!("waiting for the certificates: {error}")));
         looks += 1;
         tokio::time::sleep(LOOK).await;
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Bytes {
-    of: &'static str,
-}
-
-struct Gauges {
-    capacity: Family<Bytes, Gauge>,
-}
-
-impl Gauges {
-    fn new(registry: &Mutex<Registry>) -> Self {
-        let capacity = Family::default();
-        let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let registry = registry.sub_registry_with_prefix("bowline_target");
-        registry.register(
-            "capacity_bytes",
-            "Room in the directory, when it was last measured",
-            capacity.clone(),
-        );
-        Self { capacity }
-    }
-
-    fn set(&self, room: &Capacity) {
-        let rows = [
-            ("total", room.total),
-            ("free", room.free),
-            ("promised", room.promised),
-            ("available", room.available),
-        ];
-        for (of, bytes) in rows {
-            self.capacity.get_or_create(&Bytes { of }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        }
-    }
-}
-
-async fn measure(target: Arc<dyn Provision>, gauges: Gauges) {
-    loop {
-        match target.capacity().await {
-            Ok(room) => gauges.set(&room),
-            Err(error) => tracing::warn!(%error, "the room cannot be measured"),
-        }
-        tokio::time::sleep(MEASURE).await;
     }
 }
 

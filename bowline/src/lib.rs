@@ -20,6 +20,8 @@ mod init;
 pub mod kubelet;
 pub mod lab;
 pub mod log;
+mod measure;
+mod missing;
 pub mod node;
 pub mod notify;
 pub mod nvme;

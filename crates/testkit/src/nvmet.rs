@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex};
 
 const EACCES: i32 = 13;
+const EADDRNOTAVAIL: i32 = 99;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const ENOTEMPTY: i32 = 39;
@@ -30,6 +31,8 @@ pub struct SimNvmet {
     /// Whether the disk does not finish what is in flight.
     stuck: Mutex<bool>,
     moves: Condvar,
+    /// Addresses that the machine does not have.
+    absent: Mutex<BTreeSet<String>>,
 }
 
 /// Which part of the tree a path is.
@@ -73,6 +76,7 @@ impl SimNvmet {
             turn: Mutex::default(),
             stuck: Mutex::default(),
             moves: Condvar::new(),
+            absent: Mutex::default(),
         }
     }
 
@@ -85,6 +89,16 @@ impl SimNvmet {
     pub fn stick(&self, stuck: bool) {
         *self.stuck.lock().unwrap() = stuck;
         self.moves.notify_all();
+    }
+
+    /// Whether the machine has an address from now on. The kernel listens at a port, or says that it cannot, when something is shown there.
+    pub fn has_address(&self, address: &str, has: bool) {
+        let mut absent = self.absent.lock().unwrap();
+        if has {
+            absent.remove(address)
+        } else {
+            absent.insert(address.to_owned())
+        };
     }
 
     /// Who could log in now, by subsystem; `*` stands for everybody.
@@ -284,6 +298,10 @@ impl Tree for SimNvmet {
                 let port = link.parent().and_then(Path::parent).unwrap();
                 if fs::read_to_string(self.root.join(port).join("addr_trtype"))? != "tcp" {
                     return refused(EINVAL);
+                }
+                let address = fs::read_to_string(self.root.join(port).join("addr_traddr"))?;
+                if self.absent.lock().unwrap().contains(&address) {
+                    return refused(EADDRNOTAVAIL);
                 }
             }
             _ => return refused(EPERM),

@@ -175,7 +175,7 @@ impl Inner {
     }
 
     /// What to say of a volume whose disk is known not to do what was asked of it, and does not do so now.
-    fn stuck(&self, volume: &VolumeId) -> Result<(), TargetError> {
+    pub(super) fn stuck(&self, volume: &VolumeId) -> Result<(), TargetError> {
         self.exporter.stuck(volume).or_else(|| self.late.told(volume)).map_or(Ok(()), Err)
     }
 

@@ -26,6 +26,7 @@
 //! one moment, so it is refused.
 
 mod access;
+mod again;
 mod cut;
 mod directory;
 pub(crate) mod exporter;
@@ -103,6 +104,8 @@ struct Inner {
     late: Late,
     /// Cuts that are taken, but whose snapshots have not all got their records because writing them failed.
     unfinished: Mutex<Vec<CutRecord>>,
+    /// What could not be shown when the directory was opened.
+    missing: Mutex<BTreeMap<VolumeId, String>>,
     _lock: PathLock,
 }
 

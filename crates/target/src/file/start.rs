@@ -1,6 +1,5 @@
 //! Opening a directory: whose it is, and what a crash left in it.
 
-use super::access::Showing;
 use super::cut::first_of;
 use super::directory::{Directory, Fault, called, now, write_file};
 use super::exporter::{Exporter, Loops};
@@ -100,7 +99,7 @@ impl FileTarget {
     }
 
     /// As [`Self::open`], for a directory whose volumes are exported over NVMe/TCP. Comes back when nobody gets at a volume who is
-    /// not in its record, and whoever is in one gets at it again.
+    /// not in its record, and whoever is in one gets at it again, but for what [`Self::missing`] tells.
     ///
     /// Blocks.
     pub fn open_exported(settings: Settings, nvmet: nvmet::Settings, host: Host) -> Result<Self, OpenError> {
@@ -132,10 +131,11 @@ impl FileTarget {
             turns: Turns::default(),
             late: Late::new(RECORD_PATIENCE),
             unfinished: Mutex::default(),
+            missing: Mutex::default(),
             _lock: lock,
         };
         inner.recover(&found);
-        inner.show_again(&found)?;
+        inner.show_again(found.items.keys())?;
         inner.directory.keep_spare();
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -218,38 +218,6 @@ impl Inner {
                 self.room.set(item, self.directory.length(item));
             }
         }
-    }
-
-    /// Denies by default: takes away whatever is shown and in no record, and then shows again what is in one.
-    fn show_again(&self, found: &Found) -> Result<(), OpenError> {
-        if !self.exporter.is_remote() {
-            return Ok(());
-        }
-        let volumes = found.items.keys().filter(|item| matches!(item, Item::Volume(_)));
-        // One that cannot be read lets nobody in.
-        let read = |item: &Item| self.directory.volume(item).ok().flatten();
-        let ready =
-            |item| read(item).filter(|record| record.phase == Phase::Ready).map(|record| (item, record));
-        let records: Vec<_> = volumes
-            .filter_map(ready)
-            .map(|(item, record)| (item, self.directory.path(item, Part::Data), record))
-            .collect();
-        let wanted: Vec<_> = records
-            .iter()
-            .flat_map(|(_, file, record)| {
-                record.exports.open().keys().filter_map(|epoch| record.shown(*epoch, file))
-            })
-            .collect();
-        let kept = self.exporter.keep_only(&wanted);
-        kept.map_err(|error| OpenError::Export { error: error.to_string() })?;
-        for (item, _, record) in &records {
-            for epoch in record.exports.open().keys() {
-                if let Err(error) = self.show(item, record, *epoch, Showing::Again) {
-                    tracing::warn!(item = called(item), %epoch, %error, "not shown to whom it lets in");
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Says which snapshots are to be left alone for now.

@@ -83,15 +83,18 @@ impl Shown {
         }
         kernel.make(&host_of(&self.names.host))?;
         kernel.link(&subsystem.allowed().join(&self.names.host), &host_of(&self.names.host))?;
+        // All of them are tried: a node may do with one path while an address of another is not there.
+        let mut shown = Ok(());
         for port in port::all(kernel)? {
             let link = port.link(subsystem.0);
-            match (ports.contains(&port), kernel.exists(&link)?) {
-                (true, false) => kernel.link(&link, &subsystem.directory())?,
-                (false, true) => kernel.unlink(&link)?,
-                (true, true) | (false, false) => {}
-            }
+            let done = match (ports.contains(&port), kernel.exists(&link)?) {
+                (true, false) => kernel.link(&link, &subsystem.directory()),
+                (false, true) => kernel.unlink(&link),
+                (true, true) | (false, false) => Ok(()),
+            };
+            shown = shown.and(done);
         }
-        Ok(())
+        Ok(shown?)
     }
 
     fn only_this_host(&self, kernel: &Kernel, subsystem: &Subsystem<'_>) -> Result<(), Fault> {

@@ -1,6 +1,6 @@
 //! What a start takes away, puts up again, and leaves alone.
 
-use crate::lab::{Lab, grant, names, open_at, revocation};
+use crate::lab::{ADDRESSES, Lab, grant, names, open_at, revocation, volume};
 use bowline_core::{Epoch, NvmeNames};
 use bowline_target::Provision;
 use bowline_target::nvmet::Tree;
@@ -115,4 +115,60 @@ fn a_volume_that_cannot_be_read_lets_nobody_in() {
     let target = lab.open();
     lab.only_these(&target, &[grant("w", "a", 1)]);
     assert_eq!(Epoch::new(1), grant("w", "a", 1).epoch);
+}
+
+/// As at a boot where the network comes later than the agent.
+#[test]
+fn what_could_not_be_shown_at_the_start_is_shown_when_it_can_be() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w", "x"]);
+    let (kept, gone, moved) = (grant("v", "a", 3), grant("w", "b", 1), grant("x", "a", 1));
+    for grant in [&kept, &gone, &moved] {
+        lab.allow(&target, grant).unwrap();
+    }
+    assert!(target.missing().is_empty());
+    drop(target);
+    let kernel = Arc::new(SimNvmet::new(lab.directory.join("../after-reboot")));
+    let admitted = |grants: &[&bowline_target::Grant], target: &_| {
+        let expected = grants.iter().map(|grant| names(target, grant));
+        let expected = expected.map(|names| (names.subsystem, [names.host].into())).collect();
+        assert_eq!(kernel.admitted(), expected);
+    };
+    kernel.has_address("10.0.0.1", false);
+    let target = open_at(&lab.directory, Arc::clone(&kernel), &ADDRESSES[..1]).unwrap();
+    admitted(&[], &target);
+    let missing = target.missing();
+    assert_eq!(missing.keys().collect::<Vec<_>>(), [&volume("v"), &volume("w"), &volume("x")]);
+    assert!(missing.values().all(|why| why.contains("ports/4420/subsystems/")), "{missing:?}");
+    // Meanwhile the world goes on.
+    lab.revoke(&target, &revocation("w", "b", 1)).unwrap();
+    lab.revoke(&target, &revocation("x", "a", 1)).unwrap();
+    let moved = grant("x", "c", 2);
+    assert!(lab.allow(&target, &moved).is_err(), "asked for again by whoever asked for it");
+    let try_again = || lab.runtime.block_on(target.show_missing());
+    assert_eq!(try_again().keys().collect::<Vec<_>>(), [&volume("v"), &volume("x")]);
+    kernel.has_address("10.0.0.1", true);
+    admitted(&[], &target);
+    assert_eq!(try_again(), [].into());
+    admitted(&[&kept, &moved], &target);
+    assert_eq!((target.missing(), try_again()), ([].into(), [].into()));
+}
+
+#[test]
+fn an_address_that_is_not_there_does_not_keep_a_volume_from_the_others() {
+    let lab = Lab::new();
+    let target = lab.with(&["v"]);
+    let kept = grant("v", "a", 3);
+    lab.allow(&target, &kept).unwrap();
+    drop(target);
+    let kernel = Arc::new(SimNvmet::new(lab.directory.join("../after-reboot")));
+    kernel.has_address("10.0.0.1", false);
+    let target = crate::lab::open(&lab.directory, Arc::clone(&kernel)).unwrap();
+    let ours = names(&target, &kept).subsystem;
+    assert_eq!(target.missing().len(), 1, "one path is missing");
+    assert_eq!(kernel.names("ports/4420/subsystems"), [""; 0]);
+    assert_eq!(kernel.names("ports/4421/subsystems"), [ours.as_str()]);
+    kernel.has_address("10.0.0.1", true);
+    assert_eq!(lab.runtime.block_on(target.show_missing()), [].into());
+    assert_eq!(kernel.names("ports/4420/subsystems"), [ours]);
 }

@@ -1,0 +1,109 @@
+//! What the records let in is shown again after a start, and what could not be shown then, later.
+//!
+//! Nobody else asks for that: a controller whose grant is stored has no reason to ask again, and both sides agree on a list that the kernel
+//! does not serve. An address at which it is to listen may come later than this process, for one.
+
+use super::access::Showing;
+use super::directory::{Fault, called};
+use super::name::Part;
+use super::record::Phase;
+use super::{FileTarget, Inner, OpenError};
+use crate::{Item, TargetError};
+use bowline_core::VolumeId;
+use bowline_host::file::Sharing;
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Volumes that are not shown to everybody who is let in, and why.
+type Missing = BTreeMap<VolumeId, String>;
+
+impl FileTarget {
+    /// What is not shown to everybody whom its record lets in since the directory was opened, and why.
+    pub fn missing(&self) -> BTreeMap<VolumeId, String> {
+        self.inner.missing().clone()
+    }
+
+    /// Tries once more to show that, and says what is still missing.
+    pub async fn show_missing(&self) -> BTreeMap<VolumeId, String> {
+        let inner = self.inner.clone();
+        let tried = tokio::task::spawn_blocking(move || inner.show_missing()).await;
+        tried.unwrap_or_else(|error| {
+            tracing::error!(%error, "what is missing was not shown");
+            self.missing()
+        })
+    }
+}
+
+impl Inner {
+    /// Denies by default: takes away whatever is shown and in no record, and then shows again what is in one.
+    pub(super) fn show_again<'a>(&self, items: impl Iterator<Item = &'a Item>) -> Result<(), OpenError> {
+        if !self.exporter.is_remote() {
+            return Ok(());
+        }
+        let mut records = Vec::new();
+        for item in items {
+            let Item::Volume(volume) = item else { continue };
+            match self.directory.volume(item) {
+                Ok(Some(record)) if record.phase == Phase::Ready => {
+                    records.push((item, self.directory.path(item, Part::Data), record));
+                }
+                Ok(_) => {}
+                // One that cannot be read lets nobody in.
+                Err(fault @ Fault::Damaged { .. }) => tracing::warn!(%volume, %fault, "not shown to anybody"),
+                Err(fault @ Fault::Io { .. }) => self.miss(volume, fault.to_string()),
+            }
+        }
+        let open = records.iter().flat_map(|(_, file, record)| {
+            record.exports.open().keys().filter_map(|epoch| record.shown(*epoch, file))
+        });
+        let kept = self.exporter.keep_only(&open.collect::<Vec<_>>());
+        kept.map_err(|error| OpenError::Export { error: error.to_string() })?;
+        for (item, _, record) in &records {
+            for epoch in record.exports.open().keys() {
+                if let Err(error) = self.show(item, record, *epoch, Showing::Again) {
+                    tracing::warn!(item = called(item), %epoch, %error, "not shown to whom it lets in");
+                    self.miss(&record.volume, error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn show_missing(&self) -> Missing {
+        // Not with the list locked: a disk may take its time.
+        let tried: Vec<VolumeId> = self.missing().keys().cloned().collect();
+        for volume in tried {
+            match self.show_volume(&volume) {
+                Ok(()) => {
+                    tracing::info!(%volume, "shown to whom it lets in");
+                    self.missing().remove(&volume);
+                }
+                Err(error) => self.miss(&volume, error.to_string()),
+            }
+        }
+        self.missing().clone()
+    }
+
+    /// Shows a volume to everybody whom its record lets in now: since the start, somebody may have been shut out.
+    fn show_volume(&self, volume: &VolumeId) -> Result<(), TargetError> {
+        let item = Item::Volume(volume.clone());
+        let unreachable = |fault: Fault| TargetError::Unreachable { error: fault.to_string() };
+        self.stuck(volume)?;
+        let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(unreachable)?;
+        let record = self.directory.volume(&item).map_err(unreachable)?;
+        let record = record.filter(|record| record.phase == Phase::Ready);
+        let (Some(_lock), Some(record)) = (lock, record) else { return Ok(()) };
+        let shown = |epoch| self.show(&item, &record, epoch, Showing::Again);
+        // All of them are tried before one that cannot be shown is told.
+        let shown: Vec<_> = record.exports.open().keys().map(|epoch| shown(*epoch)).collect();
+        shown.into_iter().collect()
+    }
+
+    fn miss(&self, volume: &VolumeId, why: String) {
+        self.missing().insert(volume.clone(), why);
+    }
+
+    fn missing(&self) -> MutexGuard<'_, Missing> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
