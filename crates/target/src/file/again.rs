@@ -40,9 +40,10 @@ impl Inner {
         if !self.exporter.is_remote() {
             return Ok(());
         }
-        let mut records = Vec::new();
+        let (mut volumes, mut records) = (Vec::new(), Vec::new());
         for item in items {
             let Item::Volume(volume) = item else { continue };
+            volumes.push(volume);
             match self.directory.volume(item) {
                 Ok(Some(record)) if record.phase == Phase::Ready => {
                     records.push((item, self.directory.path(item, Part::Data), record));
@@ -56,7 +57,7 @@ impl Inner {
         let open = records.iter().flat_map(|(_, file, record)| {
             record.exports.open().keys().filter_map(|epoch| record.shown(*epoch, file))
         });
-        let kept = self.exporter.keep_only(&open.collect::<Vec<_>>());
+        let kept = self.exporter.keep_only(&open.collect::<Vec<_>>(), &volumes);
         kept.map_err(|error| OpenError::Export { error: error.to_string() })?;
         for (item, _, record) in &records {
             for epoch in record.exports.open().keys() {

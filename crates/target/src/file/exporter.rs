@@ -43,8 +43,8 @@ pub(crate) trait Exporter: fmt::Debug + Send + Sync {
     }
 
     /// Takes away everything that is shown of this directory but these grants. What cannot be taken away now lets nobody new
-    /// in, and is told.
-    fn keep_only(&self, wanted: &[Shown<'_>]) -> Result<(), TargetError>;
+    /// in, and is told. `volumes` are all that are there.
+    fn keep_only(&self, wanted: &[Shown<'_>], volumes: &[&VolumeId]) -> Result<(), TargetError>;
 
     /// Tells the node of a grant that the volume is larger now.
     fn grown(&self, shown: &Shown<'_>) -> Result<(), String>;
@@ -71,7 +71,7 @@ impl Exporter for Loops {
         Ok(())
     }
 
-    fn keep_only(&self, _: &[Shown<'_>]) -> Result<(), TargetError> {
+    fn keep_only(&self, _: &[Shown<'_>], _: &[&VolumeId]) -> Result<(), TargetError> {
         Ok(())
     }
 

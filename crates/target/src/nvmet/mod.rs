@@ -28,7 +28,7 @@ use crate::file::exporter::{Exporter, Grants, Shown as Asked};
 use bowline_core::{NvmeNames, SubsystemsOf, VolumeId};
 use bowline_host::{Host, Tag};
 use kernel::{Fault, Kernel};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -118,6 +118,33 @@ impl Nvmet {
         let work = move |job: &work::Job| hide(&kernel, &subsystem, host.as_deref(), job);
         self.work.run(name, volume, Deed::Hide, work)
     }
+
+    /// Hides several, with their hosts, side by side: one that does not come back keeps the others neither from being begun nor from
+    /// being waited for, and all are waited for no longer than one.
+    fn hide_all(&self, volume: &str, all: Vec<(String, Option<String>)>) -> Result<(), TargetError> {
+        std::thread::scope(|threads| {
+            let mut rest = all.into_iter();
+            let first = rest.next();
+            let begun: Vec<_> = rest
+                .map(|(name, host)| {
+                    std::thread::Builder::new()
+                        .name("nvmet".to_owned())
+                        .spawn_scoped(threads, move || self.hide(&name, volume, host))
+                })
+                .collect();
+            let first = first.map_or(Ok(()), |(name, host)| self.hide(&name, volume, host));
+            let ended = begun.into_iter().map(|thread| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|_| Err(lost("the work on it ended early"))),
+                Err(error) => Err(lost(&format!("no thread can be started: {error}"))),
+            });
+            // All of them, before one is told.
+            std::iter::once(first).chain(ended).collect::<Vec<_>>().into_iter().collect()
+        })
+    }
+}
+
+fn lost(error: &str) -> TargetError {
+    TargetError::Unreachable { error: error.to_owned() }
 }
 
 impl Exporter for Nvmet {
@@ -141,7 +168,7 @@ impl Exporter for Nvmet {
             let names = NvmeNames::new(&self.installation, volume, &export.node, *epoch);
             (names.subsystem, Some(names.host))
         };
-        let mut out: std::collections::BTreeMap<_, _> = leaving.iter().map(named).collect();
+        let mut out: BTreeMap<_, _> = leaving.iter().map(named).collect();
         // What nobody has asked for, too: no record names it.
         let of_volume = SubsystemsOf::new(volume);
         for name in self.subsystems().map_err(|fault| unreachable(&fault))? {
@@ -151,24 +178,25 @@ impl Exporter for Nvmet {
                 out.entry(name).or_insert(None);
             }
         }
-        // All of them are begun before one that does not come back is told.
-        let ended: Vec<_> =
-            out.into_iter().map(|(name, host)| self.hide(&name, volume.as_str(), host)).collect();
-        ended.into_iter().collect()
+        self.hide_all(volume.as_str(), out.into_iter().collect())
     }
 
     fn stuck(&self, volume: &VolumeId) -> Option<TargetError> {
         self.work.stuck(volume.as_str())
     }
 
-    fn keep_only(&self, wanted: &[Asked<'_>]) -> Result<(), TargetError> {
+    fn keep_only(&self, wanted: &[Asked<'_>], volumes: &[&VolumeId]) -> Result<(), TargetError> {
+        let names_of: Vec<_> = volumes.iter().map(|volume| (*volume, SubsystemsOf::new(volume))).collect();
         let kept: BTreeSet<String> = wanted.iter().map(|asked| self.shown(asked).names.subsystem).collect();
         for name in self.subsystems().map_err(|fault| unreachable(&fault))? {
             if kept.contains(&name) {
                 continue;
             }
             tracing::warn!(subsystem = name, "taken away: no record names it");
-            let volume = name.rsplit(':').nth(1).unwrap_or(&name);
+            // By its id, which commands name: what stands in the subsystem's name may be a digest of it.
+            let known = names_of.iter().find(|(_, names)| names.storage_and_epoch(&name).is_some());
+            let volume =
+                known.map_or_else(|| name.rsplit(':').nth(1).unwrap_or(&name), |(volume, _)| volume.as_str());
             if let Err(error) = self.hide(&name, volume, None) {
                 tracing::error!(subsystem = name, %error, "it is not proven gone; nobody new gets in");
             }

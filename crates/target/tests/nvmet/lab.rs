@@ -106,6 +106,11 @@ impl Lab {
         Self { patience: Duration::from_millis(300), ..Self::new() }
     }
 
+    /// One that waits for a disk for as long as any test may take.
+    pub(crate) fn endlessly_patient() -> Self {
+        Self { patience: Duration::from_secs(3600), ..Self::new() }
+    }
+
     pub(crate) fn open(&self) -> FileTarget {
         open_with(&self.directory, Arc::clone(&self.kernel), &ADDRESSES, self.patience).unwrap()
     }

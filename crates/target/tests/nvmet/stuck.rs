@@ -2,6 +2,7 @@
 
 use crate::lab::{Lab, grant, names, revocation};
 use bowline_target::{Target, TargetError};
+use bowline_testkit::world::wait_until;
 
 #[test]
 fn a_disk_that_does_not_finish_is_told_and_no_fence_is_pretended() {
@@ -48,5 +49,42 @@ fn a_new_process_does_not_put_up_again_what_was_draining() {
     assert!(lab.revoke(&target, &revocation("v", "a", 1)).is_err(), "it drains still");
     lab.kernel.stick(false);
     lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
+    lab.nothing_is_left();
+}
+
+/// What stands for it in the names of its subsystems is a digest.
+#[test]
+fn a_disk_that_drains_since_the_last_process_is_told_by_the_name_of_an_odd_volume() {
+    let lab = Lab::impatient();
+    let target = lab.with(&["odd!#v"]);
+    lab.allow(&target, &grant("odd!#v", "a", 1)).unwrap();
+    lab.kernel.stick(true);
+    assert!(lab.revoke(&target, &revocation("odd!#v", "a", 1)).is_err());
+    drop(target);
+    let target = lab.open();
+    let told = lab.revoke(&target, &revocation("odd!#v", "a", 1));
+    let Err(TargetError::Refused { error }) = told else { panic!("{told:?}") };
+    assert!(error.starts_with("the disk under volume odd!#v has not finished"), "{error}");
+    lab.kernel.stick(false);
+    lab.revoke(&target, &revocation("odd!#v", "a", 1)).unwrap();
+    lab.nothing_is_left();
+}
+
+#[test]
+fn of_several_exports_that_drain_none_waits_for_another_to_be_begun() {
+    let lab = Lab::endlessly_patient();
+    let target = lab.with(&["v"]);
+    for epoch in 1..=3 {
+        lab.allow(&target, &grant("v", "a", epoch)).unwrap();
+    }
+    lab.kernel.stick(true);
+    std::thread::scope(|threads| {
+        let fence = threads.spawn(|| lab.revoke(&target, &revocation("v", "a", 3)));
+        wait_until("all of them to be taken from their ports", || {
+            lab.kernel.names("ports/4421/subsystems").is_empty().then_some(())
+        });
+        lab.kernel.stick(false);
+        fence.join().unwrap().unwrap();
+    });
     lab.nothing_is_left();
 }
