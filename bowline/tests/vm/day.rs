@@ -1,6 +1,6 @@
 //! One day of a site: what needs all of it and breaks none of it, one after the other in the same machines. `BOWLINE_ROW` chooses.
 
-use crate::{deaths, many, renumber, upgrade};
+use crate::{deaths, gone, many, renumber, unheard, upgrade};
 use bowline_testkit::vm::{Kernel, Site};
 use std::pin::Pin;
 use std::time::Instant;
@@ -19,6 +19,12 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     }),
     ("a death at a step in the kernel is mended by the same call", |site| {
         Box::pin(deaths::a_death_at_a_step_in_the_kernel_is_mended_by_the_same_call(site))
+    }),
+    ("a hold stays while the target is not heard", |site| {
+        Box::pin(unheard::a_hold_stays_while_the_target_is_not_heard(site))
+    }),
+    ("a node lets go of a target that is gone", |site| {
+        Box::pin(gone::a_node_lets_go_of_a_target_that_is_gone(site))
     }),
 ];
 

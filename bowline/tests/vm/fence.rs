@@ -1,14 +1,19 @@
 //! The fence: a node that is alive, cut off from the controller and determined to write does not get one byte in after the next one was let in.
 
-use bowline_testkit::driver::{BLOCK, MIB, RWO};
+use crate::unheard::not_out;
+use bowline_csi::wire;
+use bowline_testkit::driver::{BLOCK, How, MIB, RWO};
 use bowline_testkit::lab::wait_for;
 use bowline_testkit::say;
 use bowline_testkit::vm::{Kernel, Site, Vm, Writer, bring, count_of, insist};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
 /// How many blocks the writers share.
 const BLOCKS: u64 = 256;
+/// How the volume of the mishaps is used.
+const XFS: How = RWO.fs("xfs");
 
 /// What is left of a volume on node a, after its grant was taken away.
 pub(crate) async fn take_down(site: &mut Site, volume: &str) {
@@ -23,8 +28,18 @@ pub(crate) async fn take_down(site: &mut Site, volume: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn old_dirty_pages_do_not_arrive_when_the_node_is_let_in_again() {
-    let Some(mut site) = crate::site(Kernel::Debian12) else { return };
-    let lab = std::sync::Arc::clone(&site.lab);
+    let_in_again(Kernel::Debian12).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-vm has the time"]
+async fn old_dirty_pages_do_not_arrive_when_the_node_is_let_in_again_on_linux_6_12() {
+    let_in_again(Kernel::Debian13).await;
+}
+
+async fn let_in_again(kernel: Kernel) {
+    let Some(mut site) = crate::site(kernel) else { return };
+    let lab = Arc::clone(&site.lab);
     let (target, on_a, on_b) = (lab.vm("target"), lab.vm("a"), lab.vm("b"));
     // An hour, in which nothing is written back on its own.
     on_a.sh("for name in writeback expire; do echo 360000 >/proc/sys/vm/dirty_${name}_centisecs; done");
@@ -63,51 +78,51 @@ async fn old_dirty_pages_do_not_arrive_when_the_node_is_let_in_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fence_holds_through_deaths_reboots_and_a_sleeping_node() {
-    let Some(mut site) = crate::site(Kernel::Debian12) else { return };
-    let lab = std::sync::Arc::clone(&site.lab);
-    let (target, on_a, on_b) = (lab.vm("target"), lab.vm("a"), lab.vm("b"));
-    let volume = site.control.create("mishaps", 320 * MIB, RWO.fs("xfs")).await.unwrap();
-    for (round, mishap) in
-        ["agent dies", "controller dies", "target loses power", "node sleeps"].into_iter().enumerate()
-    {
-        let epoch = round as u64 + 1;
-        let pod = bring(&mut site.control, &mut site.a, &volume, RWO.fs("xfs")).await.unwrap();
+    live_through_mishaps(Kernel::Debian12).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-vm has the time"]
+async fn the_fence_holds_through_deaths_reboots_and_a_sleeping_node_on_linux_6_12() {
+    live_through_mishaps(Kernel::Debian13).await;
+}
+
+/// What happens while a node is shut out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mishap {
+    AgentDies,
+    ControllerDies,
+    TargetLosesPower,
+    NodeSleeps,
+}
+
+async fn live_through_mishaps(kernel: Kernel) {
+    let Some(mut site) = crate::site(kernel) else { return };
+    let lab = Arc::clone(&site.lab);
+    let (on_a, on_b) = (lab.vm("a"), lab.vm("b"));
+    let volume = site.control.create("mishaps", 320 * MIB, XFS).await.unwrap();
+    let mishaps = [Mishap::AgentDies, Mishap::ControllerDies, Mishap::TargetLosesPower, Mishap::NodeSleeps];
+    for (mishap, epoch) in mishaps.into_iter().zip(1..) {
+        println!("{mishap:?}");
+        let pod = bring(&mut site.control, &mut site.a, &volume, XFS).await.unwrap();
         let path = format!("{pod}/stamps");
         on_a.sh(&format!("[ -e {path} ] || truncate -s 1M {path}"));
         let mut writer = on_a.stamp(&path, epoch, &format!("count={BLOCKS} stubborn"));
         writer.more(32);
-        if mishap == "node sleeps" {
-            on_a.suspend();
-        }
         lab.cut("a", "control");
-        let (mut caller, id) = (site.control.clone(), volume.volume_id.clone());
-        let asked = tokio::spawn(async move { caller.unpublish(&id, "a").await });
-        match mishap {
-            "agent dies" => site.again("target"),
-            "controller dies" => site.again("control"),
-            "target loses power" => {
-                target.power_cut();
-                target.boot();
-                site.bring_certificates("target");
-                site.begin("target");
-            }
-            _ => {}
-        }
-        let _ = asked.await.unwrap();
-        until_proven(&mut site, &volume.volume_id).await;
-        assert_eq!(site.exports(), "", "{mishap}");
+        shut_out(&mut site, &volume, mishap).await;
         let told = writer.told();
-        if mishap == "node sleeps" {
+        if mishap == Mishap::NodeSleeps {
             on_a.resume();
         }
-        let pod = bring(&mut site.control, &mut site.b, &volume, RWO.fs("xfs")).await.unwrap();
+        let pod = bring(&mut site.control, &mut site.b, &volume, XFS).await.unwrap();
         let now = on_b.stamps(&format!("{pod}/stamps"), BLOCKS);
         told.assert_kept(epoch, &now);
         on_b.stamp(&format!("{pod}/stamps"), 100 + epoch, &format!("count={BLOCKS} writes={BLOCKS}"))
             .finish();
         must_fail(on_a, &mut writer);
         let now = on_b.stamps(&format!("{pod}/stamps"), BLOCKS);
-        assert_eq!(count_of(100 + epoch, &now), BLOCKS as usize, "{mishap}");
+        assert_eq!(count_of(100 + epoch, &now), BLOCKS as usize, "{mishap:?}");
         site.b.detach_all(&mut site.control, &volume.volume_id, "pod").await.unwrap();
         lab.mend("a", "control");
         writer.stop();
@@ -117,6 +132,48 @@ async fn the_fence_holds_through_deaths_reboots_and_a_sleeping_node() {
         (site.controllers("a").is_empty() && site.controllers("b").is_empty()).then_some(())
     });
     say("fence: held while the agent, the controller and the target's power went, and while the node slept");
+}
+
+/// Asks for node a to be shut out while something happens, and until it is out.
+async fn shut_out(site: &mut Site, volume: &wire::Volume, mishap: Mishap) {
+    let lab = Arc::clone(&site.lab);
+    let target = lab.vm("target");
+    if mishap == Mishap::NodeSleeps {
+        lab.vm("a").suspend();
+    }
+    if mishap == Mishap::TargetLosesPower {
+        // After it has begun, and before it can be done.
+        site.arm("target", "nvmet.step.after 0");
+    }
+    let (mut caller, id) = (site.control.clone(), volume.volume_id.clone());
+    let asked = tokio::spawn(async move { caller.unpublish(&id, "a").await });
+    match mishap {
+        Mishap::AgentDies => site.again("target"),
+        Mishap::ControllerDies => site.again("control"),
+        Mishap::TargetLosesPower => {
+            wait_for("a fence that has begun", SOON, || site.stopped("target"));
+            target.power_cut();
+        }
+        Mishap::NodeSleeps => {}
+    }
+    let answer = asked.await.unwrap();
+    match mishap {
+        Mishap::TargetLosesPower => {
+            answer.expect_err("nobody can have proven it");
+            not_out(site, volume, XFS).await;
+            target.boot();
+            site.bring_certificates("target");
+            site.begin("target");
+        }
+        Mishap::NodeSleeps => answer.unwrap(),
+        // Whoever is told that it is out is told the truth.
+        Mishap::AgentDies | Mishap::ControllerDies if answer.is_ok() => {
+            assert_eq!(site.exports(), "", "{mishap:?}");
+        }
+        Mishap::AgentDies | Mishap::ControllerDies => {}
+    }
+    until_proven(site, &volume.volume_id).await;
+    assert_eq!(site.exports(), "", "{mishap:?}");
 }
 
 /// Waits until a node that was shut out hears of it.

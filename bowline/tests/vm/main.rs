@@ -17,6 +17,7 @@ mod deaths;
 mod device;
 mod fabric;
 mod fence;
+mod gone;
 mod kernel;
 mod lab;
 mod many;
@@ -26,6 +27,7 @@ mod rounds;
 mod sanity;
 mod stuck;
 mod trees;
+mod unheard;
 mod upgrade;
 
 use bowline_testkit::vm::{Kernel, Plan, Site};

@@ -214,9 +214,9 @@ impl Vm {
         qemu.kill();
     }
 
-    /// Ends it as its owner would.
+    /// Ends it as its owner would: Bowline first, then everything is unmounted. What is in use stays, as ever.
     pub fn shut_down(&self) {
-        self.start_sh("umount /data 2>/dev/null; sync; poweroff -f");
+        self.start_sh("killall -q bowline; umount -a 2>/dev/null; sync; poweroff -f");
         let (qemu, _) =
             self.power.lock().unwrap().take().unwrap_or_else(|| panic!("{} has no power", self.name()));
         wait_for(&format!("the end of {}", self.name()), super::PATIENCE, || qemu.ended());

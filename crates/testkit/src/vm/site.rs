@@ -20,6 +20,8 @@ enum Storage {
     Device,
 }
 
+/// Nobody waits longer than a test has to.
+const QUICK: &str = "--fail-io-after 3s --give-up-after 8s";
 /// Where a device has its files, on the machine `target`.
 const DEVICE: &str = "/data/device";
 const PASSWORD: &str = "open, sesame";
@@ -36,6 +38,8 @@ pub struct Site {
     pub a: Driver,
     /// The other node's.
     pub b: Driver,
+    /// How long the nodes that are begun from now on let a workload wait for a lost target.
+    pub patience: &'static str,
     storage: Storage,
     certificates: tempfile::TempDir,
     running: HashMap<&'static str, Running>,
@@ -65,7 +69,8 @@ impl Site {
         };
         let control = driver("control", "/var/bowline/csi.sock");
         let (a, b) = (driver("a", "/run/csi.sock"), driver("b", "/run/csi.sock"));
-        let mut site = Self { lab, control, a, b, storage, certificates, running: HashMap::new() };
+        let (patience, running) = (QUICK, HashMap::new());
+        let mut site = Self { lab, control, a, b, patience, storage, certificates, running };
         for machine in ["target", "control"] {
             site.bring_certificates(machine);
         }
@@ -113,7 +118,8 @@ impl Site {
         };
         match (machine, self.storage) {
             ("target", Storage::Agent) => {
-                let listen = self.lab.vm("target").addresses().iter().map(|address| format!("{address}:4420"));
+                let listen =
+                    self.lab.vm("target").addresses().iter().map(|address| format!("{address}:4420"));
                 format!(
                     "bowline target --id nvme --directory /data/volumes --listen 10.77.0.1:9460 --tls /tls --export nvmet \
                      --nvme-listen {} --overcommit 10 --http off",
@@ -126,11 +132,10 @@ impl Site {
             ("control", _) => format!(
                 "bowline up --data /var/bowline --node control --target none {agent} --peer a --peer b --max-volumes 256 --http off"
             ),
-            ("a" | "b", _) => {
-                "bowline node --data /var/bowline --node $(hostname) --csi unix:///run/csi.sock --max-volumes 256 --fail-io-after 3s \
-                 --give-up-after 8s"
-                    .to_owned()
-            }
+            ("a" | "b", _) => format!(
+                "bowline node --data /var/bowline --node $(hostname) --csi unix:///run/csi.sock --max-volumes 256 {}",
+                self.patience
+            ),
             _ => panic!("{machine} is no machine"),
         }
     }
