@@ -157,11 +157,16 @@ impl ThisNode {
                 "epoch {newer} of volume {volume} is known here already; the grant at epoch {epoch} is out of date"
             )));
         }
-        let table = self.host.mounts()?;
+        let mut table = self.host.mounts()?;
         if let Some(earlier) = earlier.filter(|earlier| earlier.epoch < *epoch) {
             let mut seen = self.published(&table, earlier, None);
             let top = table.top(&earlier.path).filter(|top| crate::seen::is_content(top, earlier));
-            seen.extend(top.map(|top| top.at.clone()));
+            if top.is_some() && seen.is_empty() && earlier.published.is_empty() {
+                self.clear_unused(wish, earlier)?;
+                table = self.host.mounts()?;
+            } else {
+                seen.extend(top.map(|top| top.at.clone()));
+            }
             if !seen.is_empty() {
                 return Err(in_the_way(wish, earlier.epoch, &format!("mounted at {}", listed(&seen))));
             }
@@ -199,6 +204,18 @@ impl ThisNode {
             devices.disconnect(volume, &self.id, left.epoch)?;
             self.tell(volume, &Event::OrphanCleaned { epoch: left.epoch });
         }
+        Ok(())
+    }
+
+    /// Takes down a mount of an earlier grant that no workload was shown, or whose last one is gone. That it can be unmounted is the proof that
+    /// nobody uses it.
+    fn clear_unused(&self, wish: &Wish, earlier: &Record) -> Result<(), Fault> {
+        let at = earlier.path.display();
+        let stays = |why: &str| in_the_way(wish, earlier.epoch, &format!("mounted at {at}: {why}"));
+        let place = self.recorded_place(&earlier.path).ok_or_else(|| stays("it cannot be reached"))?;
+        let devices = self.devices_of(&earlier.target, &earlier.grant())?;
+        self.take_down(devices, earlier, Some(&place)).map_err(|fault| stays(&fault.to_string()))?;
+        tracing::info!(volume = %earlier.volume, epoch = %earlier.epoch, "took down an unused mount of an earlier grant");
         Ok(())
     }
 

@@ -71,6 +71,36 @@ fn an_earlier_grant_in_use_is_named_and_an_unused_one_is_cleared() {
 }
 
 #[test]
+fn a_mount_of_an_earlier_grant_that_nobody_used_kept_the_next_grant_out() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    lab.volume("v", smallest(FsType::Ext4));
+    let (node, ext4) = (lab.node("a"), plain(FsType::Ext4));
+    let old = lab.grant("v", "a", 1, true);
+    node.stage("v", &old, &ext4).unwrap();
+    fs::write(node.at("stage-v/data"), "kept").unwrap();
+    let open = File::open(node.at("stage-v/data")).unwrap();
+    let new = lab.grant("v", "a", 3, true);
+    for _ in 0..2 {
+        refused(node.stage("v", &new, &ext4), Code::FailedPrecondition, "(epoch 1): mounted at");
+        assert_eq!(fs::read_to_string(node.at("stage-v/data")).unwrap(), "kept", "it is left as it was");
+    }
+    drop(open);
+    node.stage("v", &new, &ext4).unwrap();
+    assert_eq!(fs::read_to_string(node.at("stage-v/data")).unwrap(), "kept");
+    assert_eq!(lab.loops().len(), 1);
+
+    // Where the record says that a workload was shown it, somebody has to say that it is over.
+    node.publish("v", "pod", &new, &ext4, false).unwrap();
+    lab.host.programs.run("umount", &[node.at("pod")]).unwrap();
+    let newer = lab.grant("v", "a", 4, true);
+    refused(node.stage("v", &newer, &ext4), Code::FailedPrecondition, "(epoch 3): mounted at");
+    node.unpublish("v", "pod").unwrap();
+    node.stage("v", &newer, &ext4).unwrap();
+    node.unstage("v").unwrap();
+    lab.assert_clean();
+}
+
+#[test]
 fn a_grant_of_another_node_target_or_time_lets_nobody_in() {
     let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
     lab.volume("v", smallest(FsType::Ext4));
