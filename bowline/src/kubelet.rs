@@ -1,10 +1,11 @@
 //! A node in Kubernetes: where the kubelet looks for its driver, and what is told to whoever watches the pod.
 
 use anyhow::{Context, Result};
+use bowline_cluster::{Speaker, Writes};
 use bowline_controller::csi::DRIVER;
 use bowline_core::NodeId;
 use bowline_csi::{Endpoint, Limits, Server};
-use bowline_node::{Registered, RegistrationService};
+use bowline_node::{Registered, RegistrationService, Told};
 use bowline_web::{Probe, ProbeServer};
 use clap::Args;
 use prometheus_client::registry::Registry;
@@ -13,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::config::absolute_path;
 use crate::up::until;
@@ -41,6 +42,10 @@ pub struct KubeletArgs {
     /// A taint that is taken off this node in Kubernetes once the driver is registered.
     #[arg(long, env = "BOWLINE_STARTUP_TAINT", value_name = "KEY", requires = "kubelet")]
     pub startup_taint: Option<String>,
+
+    /// Write what happens to volumes here into Kubernetes, as events of the Volumes.
+    #[arg(long, env = "BOWLINE_EVENTS", requires = "kubelet")]
+    pub events: bool,
 }
 
 /// Where CSI listens if nothing else is said.
@@ -59,8 +64,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How long a refusal stands before the kubelet is shown a new socket. Kubelets before 1.35 do not try again by themselves.
 const SHOW_AGAIN: Duration = Duration::from_secs(20);
 
-/// How long to wait after the taint could not be taken off.
-const TAINT_AGAIN: Duration = Duration::from_secs(10);
+/// How long to wait after Kubernetes could not be asked.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// How many events may wait to be written. Those that come after them are in the log alone.
+const EVENTS: usize = 256;
+
+/// How long an event may take to be written: the next ones wait.
+const EVENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// The kubelet asks two short questions, one after the other.
 const LIMITS: Limits =
@@ -173,17 +184,40 @@ pub(crate) fn registered(registry: Arc<Mutex<Registry>>, said: Option<watch::Rec
     Probe { registry, ready: Arc::new(ready) }
 }
 
-/// Takes the taint off whenever the kubelet has registered the driver: a node that was made anew has it again.
-pub(crate) async fn keep_untainted(node: NodeId, key: String, mut said: watch::Receiver<Registered>) {
-    let client = loop {
+/// Asks until there is one; `otherwise` is what that means until then.
+async fn way_to_kubernetes(otherwise: &str) -> kube::Client {
+    loop {
         match kube::Client::try_default().await {
-            Ok(client) => break client,
+            Ok(client) => return client,
             Err(error) => {
-                tracing::warn!(%node, %key, %error, "no way to Kubernetes, so the startup taint stays");
-                tokio::time::sleep(TAINT_AGAIN).await;
+                tracing::warn!(%error, "no way to Kubernetes, so {otherwise}");
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Where events are put, and what writes them on. Whoever tells one does not wait, and one that cannot be written is in the log all the same.
+pub(crate) fn events(node: NodeId) -> (mpsc::Sender<Told>, impl Future<Output = ()>) {
+    let (tell, mut told) = mpsc::channel(EVENTS);
+    let write = async move {
+        let client = way_to_kubernetes("events are only in the log").await;
+        let speaker = Speaker::of_node(client, Writes::default(), &node);
+        while let Some(Told { volume, reason, message, is_warning }) = told.recv().await {
+            // The same thing may happen to a volume on several nodes.
+            let message = format!("node {node}: {message}");
+            let said = speaker.say_of_volume(&volume, reason, message, is_warning);
+            if tokio::time::timeout(EVENT_WITHIN, said).await.is_err() {
+                tracing::debug!(%volume, reason, "an event was not written in time");
             }
         }
     };
+    (tell, write)
+}
+
+/// Takes the taint off whenever the kubelet has registered the driver: a node that was made anew has it again.
+pub(crate) async fn keep_untainted(node: NodeId, key: String, mut said: watch::Receiver<Registered>) {
+    let client = way_to_kubernetes("the startup taint stays").await;
     while said.wait_for(|said| *said == Registered::Yes).await.is_ok() {
         loop {
             match bowline_cluster::taint::remove(client.clone(), node.as_str(), &key).await {
@@ -191,7 +225,7 @@ pub(crate) async fn keep_untainted(node: NodeId, key: String, mut said: watch::R
                 Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the startup taint stays");
-                    tokio::time::sleep(TAINT_AGAIN).await;
+                    tokio::time::sleep(ASK_AGAIN).await;
                     continue;
                 }
             }

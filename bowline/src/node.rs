@@ -148,7 +148,12 @@ pub(crate) async fn run(config: Config, told: KubeletArgs, nvme: bowline_host::n
     let registry = Arc::new(Mutex::new(Registry::default()));
     let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
     let fabric = fabric::devices(&host, nvme);
-    let node = this_node(&config, &host, devices(&config, &host)?, fabric, &registry)?;
+    let events = told.events.then(|| {
+        let (tell, write) = kubelet::events(config.node.clone());
+        tokio::spawn(write);
+        tell
+    });
+    let node = this_node(&config, &host, devices(&config, &host)?, fabric, events, &registry)?;
     if told.kubelet.is_some() {
         kubelet::make_place(config.csi.path())?;
     }

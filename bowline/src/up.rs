@@ -8,7 +8,7 @@ use bowline_csi::{Endpoint, Limits, Server};
 use bowline_engine::SystemClock;
 use bowline_host::path::Base;
 use bowline_host::{Host, Roots};
-use bowline_node::{Devices, FileDevices, NodeService};
+use bowline_node::{Devices, FileDevices, NodeService, Told};
 use bowline_store::{RedbStore, Store};
 use bowline_target::Provision;
 use bowline_target::file::{FileTarget, Policy, Settings};
@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::agents::Agents;
 use crate::config::{Config, TargetKind};
@@ -63,7 +63,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         devices.insert(TargetId::new(TARGET)?, Arc::new(FileDevices::new(Arc::clone(&host), files)));
     }
     let fabric = fabric::devices(&host, bowline_host::nvme::Settings::default());
-    let node = this_node(&config, &host, devices, fabric, &registry)?;
+    let node = this_node(&config, &host, devices, fabric, None, &registry)?;
     let server = Server::bind(&config.csi, Limits::default())
         .await?
         .identity(IdentityService::new(catalog.clone()))
@@ -189,6 +189,7 @@ pub(crate) fn this_node(
     host: &Arc<Host>,
     devices: BTreeMap<TargetId, Arc<dyn Devices>>,
     fabric: Arc<dyn Devices>,
+    events: Option<mpsc::Sender<Told>>,
     registry: &Mutex<Registry>,
 ) -> Result<NodeService> {
     let parts = bowline_node::Parts {
@@ -201,6 +202,7 @@ pub(crate) fn this_node(
         attach_limit: Some(config.max_volumes),
         topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), config.host.to_string())]),
         timing: bowline_node::Timing::default(),
+        events,
     };
     let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(NodeService::new(parts, &mut registry)?)

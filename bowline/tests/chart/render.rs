@@ -48,7 +48,7 @@ pub(crate) const CASES: &[(&str, &str)] = &[
     ),
     (
         "as little as possible",
-        "crds: { install: false }\nfileTarget: { enabled: false }\nstorageClasses: []\nsnapshots: { enabled: false }\n\
+        "crds: { install: false }\nfileTarget: { enabled: false }\nstorageClasses: []\nsnapshots: { enabled: false }\nnode: { events: false }\n\
          networkPolicy: { enabled: false }\ncontroller: { replicas: 1, podDisruptionBudget: { enabled: false } }",
     ),
     (

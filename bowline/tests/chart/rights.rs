@@ -75,23 +75,32 @@ fn no_rule_has_a_wildcard_or_a_right_that_gives_more_rights() {
 }
 
 #[test]
-fn a_node_has_no_right_and_no_token_unless_it_takes_its_taint_off() {
+fn a_node_may_write_events_of_volumes_and_take_its_taint_off_if_asked_to_and_else_has_no_token() {
     let Some(chart) = Chart::new("rights of the node") else { return };
     for (case, values) in CASES {
         let documents = chart.render(values);
-        let tainted = values.contains("startupTaint");
+        let (tainted, tells) = (values.contains("startupTaint"), !values.contains("events: false"));
         let bound: Vec<_> = documents
             .iter()
             .filter(|document| text(document, "/kind").ends_with("RoleBinding"))
             .filter(|document| text(document, "/subjects/0/name") != "bowline-controller")
             .map(|document| text(document, "/roleRef/name"))
             .collect();
-        assert_eq!(bound, if tainted { vec!["bowline-node"] } else { vec![] }, "{case}");
+        let expected = [("bowline-node", tainted), ("bowline-node-events", tells)];
+        let expected: Vec<_> = expected.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
+        assert_eq!(bound, expected, "{case}");
         for (component, template) in pods(&documents) {
             let token = &template["spec"]["automountServiceAccountToken"];
-            let needed = component == "controller" || (component == "node" && tainted);
+            let needed = component == "controller" || (component == "node" && (tainted || tells));
             assert_eq!(token, &json!(needed), "{case}: {component}");
         }
+        let own: Vec<_> = rules(&documents)
+            .into_iter()
+            .filter(|(_, name, _)| *name == "bowline-node-events")
+            .map(|(kind, _, rule)| (kind, words(rule, "resources"), words(rule, "verbs")))
+            .collect();
+        let events = ("Role", vec!["events"], vec!["create", "patch"]);
+        assert_eq!(own, if tells { vec![events] } else { vec![] }, "{case}");
         let own: Vec<_> =
             rules(&documents).into_iter().filter(|(_, name, _)| *name == "bowline-node").collect();
         for (_, _, rule) in own {

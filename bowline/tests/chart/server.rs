@@ -203,3 +203,83 @@ async fn the_process_takes_the_taint_off_when_the_kubelet_has_registered_it() {
     }
     assert!(taints(&nodes, "worker-1").await.contains(&TAINT.to_owned()));
 }
+
+/// A volume that was staged here once, and of which nothing is left but this.
+fn staged(state: &Path, volume: &str) {
+    std::fs::create_dir_all(state.join("staging")).unwrap();
+    let record = serde_json::json!({ "version": 1, "record": {
+        "volume": volume, "node": "worker-2", "target": "file", "epoch": 3, "write": true, "device": "gone",
+        "path": "/nowhere", "mode": "single-node-writer", "content": "block", "phase": "staged", "published": [],
+    }});
+    std::fs::write(state.join(format!("staging/{volume}.json")), record.to_string()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_to_a_volume_on_a_node_is_an_event_of_it_and_the_node_may_write_no_others() {
+    use bowline_csi::wire::NodeGetVolumeHealthRequest;
+    use bowline_csi::wire::node_client::NodeClient;
+    use bowline_testkit::world::World;
+    use k8s_openapi::api::events::v1::Event;
+
+    let Some(chart) = Chart::new("events of a node") else { return };
+    let Some(lab) = ApiLab::start() else { return };
+    two_nodes(&lab, &chart);
+    let (_, kubeconfig) = plugin(&lab, "on-worker-2").await;
+    let world = World::new(env!("CARGO_BIN_EXE_bowline"));
+    let _up = world.up(&[]);
+    let (kubelet, state) = (world.path("kubelet"), world.path("state"));
+    std::fs::create_dir(&kubelet).unwrap();
+    staged(&state, "pvc-1-000000ab");
+    let env = [("KUBECONFIG", kubeconfig.to_str().unwrap())];
+    let more = ["--events", "--state", state.to_str().unwrap()];
+    let _node = world.beside_kubelet("worker-2", &kubelet, &env, &more);
+    let socket = kubelet.join("plugins/bowline.storage/csi.sock");
+    let mut node = NodeClient::new(bowline_testkit::driver::channel(&socket));
+    let volume_id = "pvc-1-000000ab".to_owned();
+    let request = NodeGetVolumeHealthRequest { volume_id, ..Default::default() };
+    for _ in 0..3 {
+        let health = node.node_get_volume_health(request.clone()).await.unwrap().into_inner();
+        assert_eq!(health.volume_health.unwrap().health_statuses[0].reason, "StaleMount");
+    }
+    let events = Api::<Event>::namespaced(lab.client().await, "default");
+    let begun = std::time::Instant::now();
+    let event = loop {
+        let found = events.list(&Default::default()).await.unwrap().items;
+        let ours = |event: &&Event| event.reason.as_deref() == Some("StaleMountDetected");
+        let ours: Vec<_> = found.iter().filter(ours).cloned().collect();
+        assert!(ours.len() < 2, "the same again is one event: {ours:?}");
+        let counted = |event: &Event| event.series.as_ref().is_some_and(|series| series.count == 3);
+        if let Some(event) = ours.into_iter().find(counted) {
+            break event;
+        }
+        assert!(begun.elapsed() < PATIENCE, "no event:\n{}", world.log("worker-2"));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    let regarding = event.regarding.unwrap();
+    assert_eq!((regarding.kind.as_deref(), regarding.name.as_deref()), (Some("Volume"), Some("pvc-1")));
+    assert_eq!(
+        (event.type_.as_deref(), event.reporting_controller.as_deref()),
+        (Some("Warning"), Some("bowline.storage/node"))
+    );
+    assert_eq!(event.reporting_instance.as_deref(), Some("worker-2"));
+    let note = event.note.unwrap();
+    assert!(note.starts_with("node worker-2: found a stale mount: "), "{note}");
+
+    for (verb, namespace, may) in [
+        ("create", "default", "yes"),
+        ("patch", "default", "yes"),
+        ("get", "default", "no"),
+        ("create", "bowline", "no"),
+    ] {
+        let told = lab.try_kubectl(&[
+            "--as=system:serviceaccount:bowline:bowline-node",
+            "auth",
+            "can-i",
+            verb,
+            "events.events.k8s.io",
+            "--namespace",
+            namespace,
+        ]);
+        assert_eq!(told.unwrap_or_else(|_| "no".to_owned()).trim(), may, "{verb} in {namespace}");
+    }
+}

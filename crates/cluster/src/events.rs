@@ -2,7 +2,7 @@
 
 use bowline_api::keys::{GROUP, VERSION};
 use bowline_controller::{Catalog, Event};
-use bowline_core::{Slot, VolumeId};
+use bowline_core::{NodeId, Slot, VolumeId};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::events::v1::Event as KubeEvent;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -20,6 +20,7 @@ use crate::writes::Writes;
 
 /// Who reports them.
 const CONTROLLER: &str = "bowline.storage/controller";
+const NODE: &str = "bowline.storage/node";
 /// How many are remembered, to count those that come again instead of making new ones.
 const REMEMBERED: usize = 1024;
 /// How many may wait to be written.
@@ -114,6 +115,7 @@ pub struct Speaker {
 struct SpeakerParts {
     client: Client,
     writes: Writes,
+    reporter: &'static str,
     instance: String,
     recent: Mutex<Recent>,
 }
@@ -121,8 +123,23 @@ struct SpeakerParts {
 impl Speaker {
     /// `instance` is this process: the name of its pod.
     pub fn new(client: Client, writes: Writes, instance: &str) -> Self {
-        let parts = SpeakerParts { client, writes, instance: instance.to_owned(), recent: Mutex::default() };
-        Self { inner: Arc::new(parts) }
+        Self::of(client, writes, CONTROLLER, instance)
+    }
+
+    /// For what happens on a node.
+    pub fn of_node(client: Client, writes: Writes, node: &NodeId) -> Self {
+        Self::of(client, writes, NODE, node.as_str())
+    }
+
+    fn of(client: Client, writes: Writes, reporter: &'static str, instance: &str) -> Self {
+        let (instance, recent) = (instance.to_owned(), Mutex::default());
+        Self { inner: Arc::new(SpeakerParts { client, writes, reporter, instance, recent }) }
+    }
+
+    /// Says something of a volume, on the object of our kind: the one that is found from its id alone.
+    pub async fn say_of_volume(&self, volume: &VolumeId, reason: &str, message: String, is_warning: bool) {
+        let remark = Remark { action: "Mount", reason: reason.to_owned(), message, is_warning };
+        self.say(&volume_reference(volume), &remark).await;
     }
 
     /// Says it. That it could not be said is logged: nothing depends on it.
@@ -134,7 +151,7 @@ impl Speaker {
     }
 
     async fn write(&self, object: &ObjectReference, remark: &Remark) -> Result<(), kube::Error> {
-        let SpeakerParts { client, writes, instance, recent } = &*self.inner;
+        let SpeakerParts { client, writes, reporter, instance, recent } = &*self.inner;
         // What is cluster-scoped has its events in the namespace `default`.
         let namespace = object.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let name = event_name(object, remark);
@@ -158,7 +175,7 @@ impl Speaker {
             reason: Some(remark.reason.clone()),
             note: Some(note),
             regarding: Some(object.clone()),
-            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_controller: Some((*reporter).to_owned()),
             reporting_instance: Some(instance.clone()),
             type_: Some(if remark.is_warning { "Warning" } else { "Normal" }.to_owned()),
             ..KubeEvent::default()

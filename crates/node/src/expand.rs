@@ -36,7 +36,11 @@ impl ThisNode {
             }
             Content::Block => Fill::Block { bytes: bowline_host::device::size(&device.path)? },
         };
-        Ok((fill, lost.is_some()))
+        let is_short = lost.is_some();
+        if let Some(why) = lost {
+            self.tell(&record.volume, &Event::PathLost { why });
+        }
+        Ok((fill, is_short))
     }
 
     pub(crate) fn expand(&self, request: &NodeExpand) -> Result<u64, Fault> {

@@ -48,7 +48,10 @@ impl ThisNode {
                 ailments.push(Ailment::Inaccessible { reason: "NotConnected", message: error.to_string() });
             }
             Ok(lost) => {
-                ailments.extend(lost.map(|message| Ailment::Degraded { reason: PATH_LOST, message }));
+                if let Some(message) = lost {
+                    self.tell(volume, &Event::PathLost { why: message.clone() });
+                    ailments.push(Ailment::Degraded { reason: PATH_LOST, message });
+                }
                 let over = [(devices, device.epoch)];
                 let answers = || bowline_host::device::answers(&device.path);
                 if let Err(error) = self.watched(volume, &over, answers) {

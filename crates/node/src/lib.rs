@@ -34,6 +34,7 @@ mod used;
 mod watch;
 
 pub use devices::{Device, Devices, DevicesError, Grant, Remains};
+pub use event::Told;
 pub use file::FileDevices;
 pub use node::{Parts, StartError, Timing};
 pub use nvme::NvmeDevices;

@@ -2,6 +2,7 @@
 
 use crate::answer::Fault;
 use crate::devices::{Device, Devices, Grant};
+use crate::event::Told;
 use crate::metrics::Metrics;
 use crate::staging::{Content, Phase, Record};
 use crate::state::{State, StateError};
@@ -51,6 +52,8 @@ pub struct Parts {
     pub topology: BTreeMap<String, String>,
     /// How long things may take.
     pub timing: Timing,
+    /// Who is told what happens to volumes here, as far as he keeps up.
+    pub events: Option<tokio::sync::mpsc::Sender<Told>>,
 }
 
 impl std::fmt::Debug for Parts {
@@ -74,14 +77,17 @@ pub(crate) struct ThisNode {
     pub(crate) attach_limit: Option<u32>,
     pub(crate) topology: BTreeMap<String, String>,
     pub(crate) timing: Timing,
+    pub(crate) events: Option<tokio::sync::mpsc::Sender<Told>>,
     pub(crate) metrics: Metrics,
 }
 
 impl ThisNode {
     pub(crate) fn start(parts: Parts, metrics: Metrics) -> Result<Self, StartError> {
-        let Parts { node: id, devices, fabric, host, state, bases, attach_limit, topology, timing } = parts;
+        let Parts { node: id, devices, fabric, host, state, bases, attach_limit, topology, timing, events } =
+            parts;
         let state = State::open(&state, &id).map_err(|error| StartError(error.to_string()))?;
-        let node = Self { id, devices, fabric, host, state, bases, attach_limit, topology, timing, metrics };
+        let node =
+            Self { id, devices, fabric, host, state, bases, attach_limit, topology, timing, events, metrics };
         node.find_again()?;
         Ok(node)
     }

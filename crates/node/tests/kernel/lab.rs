@@ -186,6 +186,7 @@ impl Lab {
             attach_limit: Some(16),
             topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), "m1".to_owned())]),
             timing: Timing { answer_within, remount_pause: Duration::from_millis(1) },
+            events: None,
         };
         let service = NodeService::new(parts, &mut registry).unwrap();
         Node { lab: self, name: name.to_owned(), service, registry, pods }
