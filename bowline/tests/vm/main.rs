@@ -12,6 +12,7 @@
 
 mod by_hand;
 mod bystander;
+mod contract;
 mod day;
 mod deaths;
 mod device;
