@@ -107,6 +107,7 @@ fn view(verdict: &Verdict) -> View {
         verdicts: told,
         answers: said.into_iter().map(|said| (node("worker-2"), said)).collect(),
         wake: None,
+        lost: false,
     }
 }
 

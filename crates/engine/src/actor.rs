@@ -1,6 +1,6 @@
 //! One volume while there is something to do for it: drives the [`Executor`] and does what it says.
 
-use bowline_core::{Effect, Ledger, Outcome, Ticket, TicketId, VolumeId, decide};
+use bowline_core::{Effect, Epoch, Export, Ledger, Outcome, Ticket, TicketId, VolumeId, decide};
 use bowline_store::{Key, Revision, StoreError, record};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::engine::{Shared, lock};
 use crate::link::Link;
+use crate::stored::{ReadError, Stored, read, read_at_last};
 use crate::waiters::Waiters;
 use crate::{
     Action, EngineError, Executor, Patience, Status, Submitted, Turn, View, Withdrawal, Withdrawn, Written,
@@ -41,17 +42,11 @@ enum Done {
     Wrote(Result<Revision, StoreError>),
     Read(Result<Stored, ReadError>),
     Removed(Result<(), StoreError>),
+    Looked(Result<BTreeMap<Epoch, Export>, String>),
     /// What was put off is due; so many had asked for something when it was.
     WriteNow {
         asked: usize,
     },
-}
-
-type Stored = (Ledger, Option<Revision>);
-
-enum ReadError {
-    Store(StoreError),
-    Unreadable(String),
 }
 
 pub(crate) struct Actor {
@@ -70,6 +65,10 @@ pub(crate) struct Actor {
     followed: Ledger,
     told: Option<BTreeMap<TicketId, &'static str>>,
     reading: bool,
+    looking: bool,
+    looks_failed: u32,
+    /// How long to wait before the target is first asked after the ledger was lost: whoever is in may want to say so first.
+    look_after: Duration,
     write_is_due: bool,
     /// How often in a row what nobody waits for was put off because somebody waits for something else.
     put_off: u32,
@@ -92,10 +91,23 @@ impl Actor {
         let Some(known) = lock(&shared.volumes).get(&volume).cloned() else {
             return refuse_all(&shared, &volume, &mut messages, "the volume is not known any more").await;
         };
+        let lacking = known.lacks(&stored);
         let (ledger, revision) = stored;
         let seen = bowline_core::Observed::new(known.facts);
+        let mut executor = Executor::new(ledger.clone(), revision, seen);
+        let mut look_after = Duration::ZERO;
+        if let Some(past) = lacking {
+            tracing::warn!(%volume, %past, "the ledger was lost; the target is asked before anything else");
+            executor.lose(shared.clock.now());
+            if past > Epoch::default() {
+                look_after = shared.settings.refile_within;
+            }
+        }
+        if revision.is_some() {
+            shared.remember(&volume, ledger.epoch());
+        }
         let actor = Self {
-            executor: Executor::new(ledger.clone(), revision, seen),
+            executor,
             followed: ledger,
             shared,
             volume,
@@ -108,6 +120,9 @@ impl Actor {
             store_failures: 0,
             told: None,
             reading: false,
+            looking: false,
+            looks_failed: 0,
+            look_after,
             write_is_due: false,
             put_off: 0,
             stopping: false,
@@ -187,6 +202,7 @@ impl Actor {
             Done::Wrote(Ok(revision)) => {
                 self.store_failures = 0;
                 self.executor.wrote(Written::Durable(revision));
+                self.shared.remember(&self.volume, self.executor.stored().epoch());
             }
             Done::Wrote(Err(error)) => {
                 self.shared.metrics.store_retry();
@@ -197,6 +213,9 @@ impl Actor {
             }
             Done::Read(Ok((ledger, revision))) => {
                 self.reading = false;
+                if revision.is_some() {
+                    self.shared.remember(&self.volume, ledger.epoch());
+                }
                 let rejected = self.executor.loaded(ledger, revision, self.shared.clock.now());
                 self.waiters.reject(rejected);
             }
@@ -208,6 +227,10 @@ impl Actor {
                 self.reading = false;
                 self.waiters.fail(&self.volume, &error);
                 self.in_trouble(error);
+            }
+            Done::Looked(looked) => {
+                self.looking = false;
+                self.looked(looked);
             }
             Done::Removed(result) => {
                 if result.is_ok() {
@@ -256,6 +279,21 @@ impl Actor {
         self.executor.answered(effect, outcome);
     }
 
+    fn looked(&mut self, looked: Result<BTreeMap<Epoch, Export>, String>) {
+        match looked {
+            Ok(exports) => {
+                self.looks_failed = 0;
+                self.executor.looked(exports);
+            }
+            Err(error) => {
+                let volume = &self.volume;
+                tracing::warn!(%volume, error, attempt = self.looks_failed, "the ledger was lost, and the target does not say whom it lets in");
+                self.looks_failed += 1;
+                self.executor.not_looked(&error);
+            }
+        }
+    }
+
     fn in_trouble(&mut self, error: String) {
         let volume = &self.volume;
         tracing::warn!(%volume, error, attempt = self.store_failures, "the store failed");
@@ -291,8 +329,27 @@ impl Actor {
         for action in &turn.actions {
             self.start(action);
         }
+        self.look_if_lost();
         self.read_or_write_later();
         turn
+    }
+
+    fn look_if_lost(&mut self) {
+        if !self.executor.must_look() || std::mem::replace(&mut self.looking, true) {
+            return;
+        }
+        let pause = match self.looks_failed {
+            0 => std::mem::take(&mut self.look_after),
+            failures => self.shared.settings.pause(&self.volume, failures - 1),
+        };
+        let (link, volume, shared) = (Arc::clone(&self.link), self.volume.clone(), Arc::clone(&self.shared));
+        // Now, and not after the pause: whatever the target is asked from here on tells what the lost ledger did.
+        let noticed = link.moment();
+        self.start_doing(async move {
+            tokio::time::sleep(pause).await;
+            let looked = guarded(link.look(&volume, noticed, shared.clock.now())).await;
+            Done::Looked(looked.and_then(|looked| looked.map_err(|error| error.to_string())))
+        });
     }
 
     fn start(&mut self, action: &Action) {
@@ -406,6 +463,7 @@ impl Actor {
             verdicts: self.executor.verdicts().clone(),
             answers: answers.collect(),
             wake: self.executor.wake(),
+            lost: self.executor.must_look(),
         }
     }
 
@@ -433,45 +491,12 @@ impl Actor {
 }
 
 /// A panic in an adapter must not leave a volume waiting for ever.
-async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, String> {
+pub(crate) async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, String> {
     AssertUnwindSafe(work).catch_unwind().await.map_err(|_| "the adapter failed unexpectedly".to_owned())
 }
 
-fn lost(error: String) -> StoreError {
+pub(crate) fn lost(error: String) -> StoreError {
     StoreError::Unavailable { place: "the store".to_owned(), reason: error }
-}
-
-async fn read(shared: &Shared, volume: &VolumeId) -> Result<Stored, ReadError> {
-    let entry = guarded(shared.store.get(&Key::ledger(volume))).await;
-    match entry.unwrap_or_else(|error| Err(lost(error))).map_err(ReadError::Store)? {
-        None => Ok((Ledger::default(), None)),
-        Some(entry) => {
-            let ledger =
-                record::decode(&entry.value).map_err(|error| ReadError::Unreadable(error.to_string()))?;
-            Ok((ledger, Some(entry.revision)))
-        }
-    }
-}
-
-/// Reads until it works: without its ledger, nothing is decided about a volume.
-async fn read_at_last(
-    shared: &Shared,
-    volume: &VolumeId,
-    status: &watch::Sender<Status>,
-) -> Result<Stored, String> {
-    let mut failures = 0;
-    loop {
-        match read(shared, volume).await {
-            Ok(stored) => return Ok(stored),
-            Err(ReadError::Unreadable(error)) => return Err(error),
-            Err(ReadError::Store(error)) => {
-                tracing::warn!(%volume, %error, attempt = failures, "the ledger cannot be read yet");
-                status.send_modify(|status| status.trouble = Some(error.to_string()));
-                tokio::time::sleep(shared.settings.pause(volume, failures)).await;
-                failures += 1;
-            }
-        }
-    }
 }
 
 /// Tells everybody why nothing can be done for this volume, and ends.

@@ -49,8 +49,10 @@ impl Engine {
             shared.metrics.stray_exports.dec();
         }
         lock(&shared.lists).insert(volume.clone(), listed);
+        // The list lies ready, also for one that has no ledger yet.
+        let past = (*ledger != Ledger::default()).then(|| ledger.epoch());
         // Last: from now on an actor may begin.
-        lock(&shared.volumes).insert(volume.clone(), Known::new(facts));
+        lock(&shared.volumes).insert(volume.clone(), Known { past, ..Known::new(facts) });
         Arc::clone(shared).poke(volume);
         true
     }

@@ -102,6 +102,7 @@ mod tests {
             verdicts: BTreeMap::new(),
             answers: BTreeMap::new(),
             wake: Some(jiff::Timestamp::from_second(wake).unwrap()),
+            lost: false,
         })
     }
 

@@ -166,11 +166,14 @@ impl Drop for Waiting<'_> {
 pub(crate) struct Known {
     pub(crate) facts: VolumeFacts,
     pub(crate) tickets: BTreeMap<TicketId, TicketFacts>,
+    /// The newest epoch that a stored ledger of it was seen with: zero if it may have had one that nobody saw, nothing if it never had one.
+    pub(crate) past: Option<Epoch>,
 }
 
 impl Known {
+    /// A volume that may have a past.
     pub(crate) fn new(facts: VolumeFacts) -> Self {
-        Self { facts, tickets: BTreeMap::new() }
+        Self { facts, tickets: BTreeMap::new(), past: Some(Epoch::default()) }
     }
 }
 
@@ -269,15 +272,24 @@ impl Engine {
         Waiting::new(&self.shared.asking)
     }
 
-    /// Tells what is known of a volume; the first telling makes it known.
+    /// Tells what is known of a volume; the first telling makes it known. If it has no ledger then, its target is asked whom it lets in before anybody else is.
     pub fn observe_volume(&self, volume: &VolumeId, facts: VolumeFacts) {
+        self.tell_of(volume, Known::new(facts));
+    }
+
+    /// Makes a volume known that was made just now: nobody can have been let in to it, and its target need not be asked.
+    pub fn observe_new_volume(&self, volume: &VolumeId, facts: VolumeFacts) {
+        self.tell_of(volume, Known { past: None, ..Known::new(facts) });
+    }
+
+    fn tell_of(&self, volume: &VolumeId, told: Known) {
         let changed = match lock(&self.shared.volumes).entry(volume.clone()) {
             Entry::Vacant(place) => {
-                place.insert(Known::new(facts));
+                place.insert(told);
                 false
             }
             Entry::Occupied(mut known) => {
-                std::mem::replace(&mut known.get_mut().facts, facts.clone()) != facts
+                std::mem::replace(&mut known.get_mut().facts, told.facts.clone()) != told.facts
             }
         };
         if changed {

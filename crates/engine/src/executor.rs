@@ -12,15 +12,21 @@
 //! - What the target has confirmed or proven is written later and together; if it is lost, it is asked for again.
 //! - A write that was rejected, or whose fate is unknown, is never repeated: the ledger is read again, the wishes that
 //!   are not in it are applied to what was read, and everything is decided anew.
+//! - A ledger that was lost is not taken for one that has not begun: before the target was asked whom it lets in, nobody is let in, nothing is asked
+//!   of the target, and nobody hears "yes" or "detached".
 //!
 //! The actor drives it in production and the model checker drives the same code in the proof.
 
+mod lost;
+
 use bowline_core::{
-    Answer, Effect, Ledger, NodeId, Notice, Observed, Outcome, Owner, Plan, SubmitError, Ticket, TicketId,
-    Timestamp, Verdict,
+    Answer, Effect, Epoch, Export, Ledger, NodeId, Notice, Observed, Outcome, Owner, Plan, SubmitError,
+    Ticket, TicketId, Timestamp, Verdict,
 };
 use bowline_store::{Expected, Revision};
 use std::collections::{BTreeMap, BTreeSet};
+
+use lost::Lost;
 
 /// The function that chooses. In production always [`bowline_core::decide`]; the model checker also runs wrong ones, to
 /// show that it would notice.
@@ -119,6 +125,11 @@ pub struct Executor {
     resting: Vec<Effect>,
     reading: bool,
     flush: bool,
+    lost: Option<Lost>,
+    /// What was durable before it was lost, until it is durable again.
+    memory: Option<Ledger>,
+    /// A list that told of somebody who is not on record, until that is durable: whoever reads the ledger again would not know of it.
+    learned: Option<BTreeMap<Epoch, Export>>,
 }
 
 impl Executor {
@@ -139,6 +150,9 @@ impl Executor {
             resting: Vec::new(),
             reading: false,
             flush: false,
+            lost: None,
+            memory: None,
+            learned: None,
         }
     }
 
@@ -198,6 +212,7 @@ impl Executor {
             Written::Durable(revision) => {
                 self.stored = writing.ledger;
                 self.revision = Some(revision);
+                self.memory = None;
                 self.wishes.drain(..writing.wishes);
             }
             // The turns stand still until the store was read: see `must_read`.
@@ -215,9 +230,12 @@ impl Executor {
     ) -> Vec<(TicketId, SubmitError)> {
         self.reading = false;
         self.writing = None;
-        self.ledger = stored.clone();
+        self.ledger = self.recalled(&stored, revision, now);
         self.stored = stored;
         self.revision = revision;
+        if let Some(learned) = self.learned.take() {
+            self.seen.exports.get_or_insert(learned);
+        }
         let mut rejected = Vec::new();
         for wish in std::mem::take(&mut self.wishes) {
             match &wish {
@@ -248,13 +266,16 @@ impl Executor {
             return turn;
         }
         loop {
-            let plan = decide(&self.ledger, &self.seen, now);
+            let plan = match &self.lost {
+                None => decide(&self.ledger, &self.seen, now),
+                Some(lost) => decide(&self.ledger, &lost.known(&self.seen), now),
+            };
             self.ledger = plan.next;
             self.effects = plan.effects;
             self.verdicts = plan.verdicts;
             self.wake = plan.wake;
             turn.notices.extend(plan.notices);
-            self.seen.exports = None;
+            self.learn();
             self.forget_what_no_longer_matters();
             if !self.refuse_the_impatient(now) {
                 break;
@@ -304,7 +325,7 @@ impl Executor {
         }
         if self.ledger == self.stored {
             self.wishes.clear();
-            self.flush = false;
+            (self.flush, self.learned) = (false, None);
             return;
         }
         let urgent = self.ledger.lets_in_beyond(&self.stored)
@@ -330,6 +351,9 @@ impl Executor {
     }
 
     fn ask(&mut self, actions: &mut Vec<Action>) {
+        if self.must_look() {
+            return;
+        }
         // Epochs must reach the target in their order (see `Exports`), so one grant is asked for at a time.
         let mut asking_to_allow = self.under_way.iter().any(|effect| matches!(effect, Effect::Allow { .. }));
         let mut effects = self.effects.clone();
@@ -397,15 +421,17 @@ impl Executor {
             }
             _ => true,
         };
-        Some(Standing { verdict, durable: recorded && known(&self.stored) })
+        Some(Standing { verdict, durable: recorded && known(&self.stored) && !self.must_look() })
     }
 
     /// Whether these nodes are out: the target has proven it, and that they shall be out is durable. That the hold is gone
     /// may still be unwritten; if that is lost, the target is asked again and proves it again. A node that is in for
-    /// other tickets counts as out for those that were withdrawn.
+    /// other tickets counts as out for those that were withdrawn. Where no node is named, because nobody knows the ticket any more, it may be
+    /// any that is on its way out.
     pub fn is_out(&self, nodes: &BTreeSet<NodeId>) -> bool {
-        let closing = |node| self.ledger.holds().get(node).is_some_and(|hold| !hold.is_open());
-        self.wishes.is_empty() && !self.reading && !nodes.iter().any(closing)
+        let meant = |node| nodes.is_empty() || nodes.contains(node);
+        let closing = self.ledger.holds().iter().any(|(node, hold)| !hold.is_open() && meant(node));
+        self.wishes.is_empty() && !self.reading && !self.must_look() && !closing
     }
 
     /// Nothing is under way and nothing is left to do or to write.
@@ -417,6 +443,7 @@ impl Executor {
             && self.resting.is_empty()
             && self.writing.is_none()
             && !self.reading
+            && !self.must_look()
     }
 
     /// Whether there is something that may be written when it suits.

@@ -14,6 +14,7 @@ mod metrics;
 mod nodes;
 mod settings;
 mod start;
+mod stored;
 mod view;
 mod waiters;
 

@@ -1,7 +1,7 @@
 use bowline_core::{Contact, Effect, Epoch, Export, Outcome, TargetId, Timestamp, VolumeId};
 use bowline_target::{Grant, Page, Revocation, Target, TargetError};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -28,6 +28,10 @@ pub(crate) struct Link {
     contact: Mutex<Contact>,
     /// Whether somebody compares it now and then.
     kept: AtomicBool,
+    /// Numbers moments in their order.
+    moments: AtomicU64,
+    /// The list that was asked for last because a ledger was lost, and when that began: where many were lost, one list is enough for all.
+    looked: tokio::sync::Mutex<Option<(u64, Listings)>>,
 }
 
 fn not_compared(since: Timestamp, error: &str) -> Contact {
@@ -45,6 +49,8 @@ impl Link {
             page: settings.page,
             contact: Mutex::new(contact),
             kept: AtomicBool::new(false),
+            moments: AtomicU64::new(0),
+            looked: tokio::sync::Mutex::default(),
         }
     }
 
@@ -124,6 +130,30 @@ impl Link {
         if place.as_ref().is_some_and(|now| Arc::ptr_eq(now, asked)) {
             *self.contact.lock().unwrap_or_else(PoisonError::into_inner) = Contact::Compared;
         }
+    }
+
+    /// This moment: later than every one before.
+    pub(crate) fn moment(&self) -> u64 {
+        self.moments.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Whom the target lets in to one volume, asked at a later moment than `noticed`.
+    pub(crate) async fn look(
+        &self,
+        volume: &VolumeId,
+        noticed: u64,
+        now: Timestamp,
+    ) -> Result<BTreeMap<Epoch, Export>, TargetError> {
+        let mut looked = self.looked.lock().await;
+        let listings = match looked.take() {
+            Some((begun, listings)) if begun > noticed => &looked.insert((begun, listings)).1,
+            Some(_) | None => {
+                let begun = self.moment();
+                let listed = self.list(now).await?;
+                &looked.insert((begun, listed.listings)).1
+            }
+        };
+        Ok(listings.get(volume).cloned().unwrap_or_default())
     }
 
     async fn pages(&self, target: &dyn Target) -> Result<Listings, TargetError> {

@@ -21,6 +21,8 @@ pub struct Settings {
     pub page: usize,
     /// How often each target is asked whom it lets in, to find what changed behind the ledger's back.
     pub compare_every: Duration,
+    /// How long those who had a volume have to say that they want it, when its ledger was lost: who does keeps it.
+    pub refile_within: Duration,
 }
 
 impl Default for Settings {
@@ -34,6 +36,7 @@ impl Default for Settings {
             in_use_pause: Duration::from_secs(1),
             page: 500,
             compare_every: Duration::from_secs(300),
+            refile_within: Duration::from_secs(3),
         }
     }
 }

@@ -84,6 +84,7 @@ pub async fn start(parts: Parts) -> Result<Engine, StartError> {
     // The targets first: whatever a ledger says that was read later than the list is at least as new as it, and a
     // list that is too old only makes us ask again.
     let (listings, asked) = list_targets(shared).await;
+    shared.have_no_ledger(|_, known| listings.contains_key(&known.facts.target));
     let busy = read_ledgers(shared, &listings).await?;
     for volume in &busy {
         wake_volume(shared, &listings, volume);
@@ -144,6 +145,7 @@ async fn read_ledgers(
     let mut busy = BTreeSet::new();
     for_each_ledger(shared, |volume, ledger, _| {
         unread.remove(&volume);
+        shared.remember(&volume, ledger.epoch());
         lock(&shared.nodes).follow(&volume, &Ledger::default(), &ledger);
         let Some(plan) = plan_with(shared, listings, &volume, &ledger) else {
             tracing::warn!(%volume, "there is a ledger of this volume, and nobody knows it; left alone");
@@ -195,7 +197,7 @@ fn plan_with(
     volume: &VolumeId,
     ledger: &Ledger,
 ) -> Option<Plan> {
-    let Known { facts, tickets } = lock(&shared.volumes).get(volume).cloned()?;
+    let Known { facts, tickets, past: _ } = lock(&shared.volumes).get(volume).cloned()?;
     let listing = listings.get(&facts.target);
     let mut seen = Observed { tickets, ..Observed::new(facts) };
     seen.exports = listing.map(|listing| listing.get(volume).cloned().unwrap_or_default());
@@ -223,9 +225,12 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
     let Listed { listings, asked } = link.list(shared.clock.now()).await?;
     let listings = BTreeMap::from([(target.clone(), listings)]);
     let mut unread: BTreeSet<VolumeId> = listings.values().flat_map(Listings::keys).cloned().collect();
-    let (mut busy, mut waiting) = (BTreeSet::new(), BTreeSet::new());
+    let (mut busy, mut waiting, mut recorded) = (BTreeSet::new(), BTreeSet::new(), HashSet::new());
     for_each_ledger(shared, |volume, ledger, revision| {
         unread.remove(&volume);
+        if is_first {
+            recorded.insert(volume.clone());
+        }
         let here = lock(&shared.volumes).get(&volume).is_some_and(|known| known.facts.target == *target);
         // The first list counts for all, however new their ledgers are: one that is too old only makes us ask again.
         let counts = here && (is_first || revision <= before);
@@ -244,6 +249,9 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
     busy.extend(unread.into_iter().filter(is_here));
     for volume in &busy {
         wake_volume(shared, &listings, volume);
+    }
+    if is_first {
+        shared.have_no_ledger(|volume, known| known.facts.target == *target && !recorded.contains(volume));
     }
     // Not earlier: an actor that believes its target compared must find the list ready.
     link.compared(&asked);

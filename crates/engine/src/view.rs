@@ -26,4 +26,6 @@ pub struct View {
     pub answers: BTreeMap<NodeId, Outcome>,
     /// When it will be decided again although nothing was heard.
     pub wake: Option<Timestamp>,
+    /// Whether its ledger was lost and the target has not said yet whom it lets in: somebody may be in of whom nothing is shown here.
+    pub lost: bool,
 }

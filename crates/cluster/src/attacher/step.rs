@@ -196,8 +196,12 @@ impl Inner {
         }
         let (kind, sentence) = (verdict.reason(), verdict.sentence(ticket));
         // Of a node that is lost, "attached" is taken back by deleting the object, and by nothing else: kube-controller-manager takes an
-        // object that says "not attached" for detached already, asks for the next node, and was not seen to delete this one.
-        let known = !matches!(verdict, Verdict::NodeOutOfService { .. } | Verdict::NodeGone { .. });
+        // object that says "not attached" for detached already, asks for the next node, and was not seen to delete this one. And of one of which nobody
+        // knows yet whether its target lets it in, nothing is taken back either.
+        let known = !matches!(
+            verdict,
+            Verdict::NodeOutOfService { .. } | Verdict::NodeGone { .. } | Verdict::TargetNotCompared { .. }
+        );
         self.refuse(name, object, Refusal { kind, sentence, need, known, next }).await
     }
 

@@ -97,6 +97,49 @@ async fn a_ledger_that_was_not_made_with_its_volume_is_made_when_it_is_needed() 
     controller.stop().await;
 }
 
+/// Takes the record out of the object, as somebody in a hurry would, once nothing is left to write.
+async fn wipe(world: &World, volume: &bowline_controller::Volume, held: &str) {
+    let ledgers = world.api::<bowline_api::VolumeAttachment>();
+    let key = bowline_store::Key::ledger(&volume.id);
+    wait_for("the ledger to be at rest", async || {
+        let entry = world.store.get(&key).await.unwrap()?;
+        let ledger: bowline_core::Ledger = bowline_store::record::decode(&entry.value).unwrap();
+        let hold = ledger.holds().get(&NodeId::new(held).unwrap())?;
+        (hold.phase == bowline_core::Phase::Held).then_some(())
+    })
+    .await;
+    let nothing = Patch::Merge(json!({"status": null}));
+    ledgers.patch_status(volume.id.as_str(), &PatchParams::default(), &nothing).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_that_was_wiped_while_the_leader_ran_let_a_second_node_in() {
+    let Some(mut world) = World::new().await else { return };
+    world.define().await;
+    world.store = Arc::new(KubeStore::new(world.client.clone(), Arc::new(Always)));
+    let controller = world.start().await;
+    let volume = controller.volume(&world, "wiped").await;
+    world.attach("va-wiped-a", "wiped", "a").await;
+    world.until_attached("va-wiped-a").await;
+    wipe(&world, &volume, "id-a").await;
+    world.attach("va-wiped-b", "wiped", "b").await;
+    world.until_told("va-wiped-b", "id-a has the volume").await;
+    let id = |name| NodeId::new(name).unwrap();
+    assert_eq!(world.target.open(&volume.id), [(1, id("id-a"))], "the very grant it had");
+    let kept = world.until_attached("va-wiped-a").await;
+    assert_eq!(metadata(&kept), format!("{}:id-a:e1", volume.id));
+    world.check();
+    // A detach is not believed without the target's proof either.
+    wipe(&world, &volume, "id-a").await;
+    world.delete("va-wiped-a").await;
+    world.until_gone("va-wiped-a").await;
+    assert!(!world.target.open(&volume.id).contains(&(1, id("id-a"))), "the object goes after the proof");
+    world.until_attached("va-wiped-b").await;
+    world.until_open(&volume, &["id-b"]).await;
+    world.check();
+    controller.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_to_wait_is_told_why_and_gets_it_afterwards() {
     let Some(world) = World::new().await else { return };

@@ -301,7 +301,7 @@ impl Inner {
         self.shelf.store.prepare(&Key::ledger(&volume.id), empty).await?;
         let ready = |found: &Volume| Volume { state: VolumeState::Ready, ..found.clone() };
         let ready = self.change_volume(&volume.id, ready).await?;
-        self.observe(&ready);
+        self.engine.observe_new_volume(&ready.id, ready.facts());
         let sentence =
             format!("Volume {:?} has {} bytes on target {}.", ready.name, ready.size, ready.target);
         self.tell(Some(&ready.id), "Created", sentence);
@@ -375,6 +375,13 @@ impl Inner {
             Err(error) => return Err(attach::trouble(&error)),
         };
         let id = &volume.id;
+        if view.lost {
+            let sentence = format!(
+                "the ledger of volume {id} was lost, and target {} has not said yet whom it lets in; ask again",
+                volume.target
+            );
+            return Ok(Some(Failure::new(Why::Busy, sentence)));
+        }
         let in_use = |sentence| Ok(Some(Failure::new(Why::InUse, sentence)));
         if let Some((node, _)) = view.ledger.holds().iter().find(|(_, hold)| hold.is_open()) {
             return in_use(format!("volume {id} is attached to node {node}; detach it first"));

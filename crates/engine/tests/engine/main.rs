@@ -8,6 +8,7 @@ mod attach;
 mod crowd;
 mod fairness;
 mod lifecycle;
+mod lost;
 mod random;
 mod scenario;
 mod start;

@@ -204,10 +204,13 @@ fn calm_step_of(world: &World, at: usize) -> Option<Step> {
     [
         (up.executor.must_read(), Step::Load(at)),
         (up.list.is_some(), Step::Compare(at)),
+        (up.executor.must_look(), Step::AskList(at)),
         (unobserved(world, at), Step::Observe(at)),
         (wakes, Step::Wake(at)),
         (!up.failed.is_empty(), Step::Rest { at, effect: 0 }),
         (up.executor.has_unwritten(), Step::Flush(at)),
+        // Found at the latest when the targets are compared.
+        (up.executor.revision().is_some() && world.store.revision.is_none(), Step::Load(at)),
     ]
     .into_iter()
     .find_map(|(due, step)| due.then_some(step))

@@ -17,6 +17,8 @@ pub(crate) struct History {
     pub(crate) let_in: BTreeMap<Epoch, Export>,
     /// Nodes of which somebody was told that they are out, and up to which epoch that was meant.
     pub(crate) told_out: BTreeMap<NodeId, Epoch>,
+    /// Somebody removed the record, and who is in is not on record again yet.
+    pub(crate) wiped: bool,
     /// Pairs of grants that were durable together as the two sides of a live migration.
     pub(crate) migrations: BTreeSet<(Epoch, Epoch)>,
     /// A rule that a step has broken, and how.

@@ -44,15 +44,17 @@ fn lists(scenarios: &[Scenario], caught: &[(&Variant, Violation)]) -> String {
     }
     text.push_str("\n## The scenarios\n\n");
     text.push_str(
-        "Bounds: controllers (up at the start), crashes, lost answers, repeated commands, old lists.\n\n",
+        "Bounds: controllers (up at the start), crashes, lost answers, repeated commands, old lists, removed records.\n\n",
     );
-    text.push_str("| scenario | what happens | controllers | crashes | lost | repeated | lists |\n");
-    text.push_str("|---|---|---|---|---|---|---|\n");
+    text.push_str(
+        "| scenario | what happens | controllers | crashes | lost | repeated | lists | removed |\n",
+    );
+    text.push_str("|---|---|---|---|---|---|---|---|\n");
     for one in scenarios {
         let faults = one.faults;
         let _ = writeln!(
             text,
-            "| {} | {} | {} ({}) | {} | {} | {} | {} |",
+            "| {} | {} | {} ({}) | {} | {} | {} | {} | {} |",
             one.name,
             one.about,
             one.controllers,
@@ -60,7 +62,8 @@ fn lists(scenarios: &[Scenario], caught: &[(&Variant, Violation)]) -> String {
             faults.crashes,
             faults.losses,
             faults.copies,
-            faults.lists
+            faults.lists,
+            faults.wipes
         );
     }
     text.push_str("\n## The wrong variants\n\n| mistake | in the scenario | caught by | after steps |\n|---|---|---|---|\n");

@@ -63,7 +63,8 @@ impl Rule {
                  migration excepted)"
             }
             Self::Recorded => {
-                "whoever can reach the bytes, draining included, has a durable hold with that very epoch"
+                "whoever can reach the bytes, draining included, has a durable hold with that very epoch; where somebody removed \
+                 the record, from the moment on at which it is whole again"
             }
             Self::IntentFirst => {
                 "no command is ever on its way, to let somebody in or to shut somebody out, that was never durable as an intent"
@@ -95,7 +96,7 @@ impl Rule {
                 pairs(world).all(|(a, b)| admits(&a.1, &b.1) || world.history.were_migrating(a.0, b.0))
             }
             Self::Order => in_order(world),
-            Self::Recorded => recorded(world),
+            Self::Recorded => world.history.wiped || recorded(world),
             Self::IntentFirst => intent_first(world),
             Self::Answers => out_is_out(world),
             Self::Epochs => true,
@@ -157,7 +158,7 @@ fn in_order(world: &World) -> bool {
     })
 }
 
-fn recorded(world: &World) -> bool {
+pub(crate) fn recorded(world: &World) -> bool {
     let holds = world.store.ledger.holds();
     let reach = world.target.reach();
     reach.iter().all(|(epoch, export)| holds.get(&export.node).is_some_and(|hold| hold.epoch == *epoch))

@@ -18,6 +18,7 @@ pub(crate) fn all(deep: bool) -> Vec<Scenario> {
         controllers(),
         nodes_and_time(),
         weaker_worlds(),
+        losses_of_the_record(),
     ];
     let mut all: Vec<Scenario> = scenarios.into_iter().flatten().collect();
     for scenario in &mut all {
@@ -42,7 +43,7 @@ fn scenario(name: &'static str, about: &'static str, lines: Vec<Line>) -> Scenar
 }
 
 fn faults(crashes: u8, losses: u8, copies: u8) -> Faults {
-    Faults { crashes, losses, copies, lists: 0 }
+    Faults { crashes, losses, copies, lists: 0, wipes: 0 }
 }
 
 fn moves() -> Vec<Scenario> {
@@ -247,6 +248,28 @@ fn controllers() -> Vec<Scenario> {
                 faults(0, 1, 0),
             )
         },
+    ]
+}
+
+fn losses_of_the_record() -> Vec<Scenario> {
+    let wiped = |name, about, lines, lists| Scenario {
+        before: 1,
+        faults: Faults { wipes: 1, lists, ..faults(0, 1, 1) },
+        ..scenario(name, about, lines)
+    };
+    vec![
+        wiped(
+            "record removed",
+            "a has it, b wants it; somebody removes the record",
+            vec![submit(csi("a")), submit(csi("b"))],
+            1,
+        ),
+        wiped(
+            "record removed during a move",
+            "as move; somebody removes the record",
+            vec![submit(csi("a")), submit(csi("b")), withdraw("a")],
+            0,
+        ),
     ]
 }
 

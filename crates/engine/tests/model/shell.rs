@@ -63,8 +63,10 @@ impl System {
 
     pub(crate) fn compare(&self, world: &mut World, at: usize) {
         let up = world.up_mut(at);
-        let list = up.list.take();
-        up.executor.observe(|seen| seen.exports = list);
+        match up.list.take() {
+            Some(list) if up.executor.must_look() => up.executor.looked(list),
+            list => up.executor.observe(|seen| seen.exports = list),
+        }
         self.turn(world, at);
     }
 
@@ -85,7 +87,19 @@ impl System {
 
     pub(crate) fn load(&self, world: &mut World, at: usize) {
         let (ledger, revision, now) = (world.store.ledger.clone(), world.store.revision, world.now());
-        let rejected = world.up_mut(at).executor.loaded(ledger, revision, now);
+        if revision.is_none() {
+            forget_the_unheard(world, at);
+        }
+        let up = world.up_mut(at);
+        if self.flaw == Some(Flaw::LostIsEmpty) && revision.is_none() {
+            up.executor = Executor::new(ledger, revision, up.executor.seen().clone());
+            return self.turn(world, at);
+        }
+        let rejected = up.executor.loaded(ledger, revision, now);
+        if up.executor.must_look() {
+            // A list that was asked for earlier may lack somebody.
+            up.list = None;
+        }
         for (id, _) in rejected {
             self.tell(world, at, |ticket| ticket.id == id, &Caller::Refused);
         }
@@ -197,11 +211,19 @@ impl System {
             history.breaks(Rule::Answers, "told 'yes' for a grant that the target never confirmed");
         }
         let stored = world.store.ledger.tickets().get(&ticket.id);
-        if stored.is_none_or(|stored| stored.generation != ticket.generation) {
+        if !world.history.wiped && stored.is_none_or(|stored| stored.generation != ticket.generation) {
             world.history.breaks(Rule::Answers, "told 'yes' for a ticket that was not durable");
         }
         world.callers[line] = Caller::Yes { epoch };
     }
+}
+
+/// The record is gone, and with it every grant that was durable for a while without its controller having heard so: nobody acted on it.
+fn forget_the_unheard(world: &mut World, at: usize) {
+    let heard = world.up_mut(at).executor.stored().epoch();
+    let World { network, history, .. } = world;
+    let newest = network.iter().map(|command| command.effect.epoch()).fold(heard, Ord::max);
+    history.granted.retain(|epoch, _| *epoch <= newest || history.let_in.contains_key(epoch));
 }
 
 /// A node may be called out if it reaches nothing, and never will again under any epoch there has been; and if the store
@@ -213,7 +235,8 @@ fn tell_out(world: &mut World, node: &NodeId) {
         Some(_) if ledger.tickets_on(node).next().is_some() => {}
         Some(_) => world.history.breaks(Rule::Answers, "told 'out' while the store meant the node to be in"),
         None => {
-            world.history.told_out.insert(node.clone(), ledger.epoch());
+            let newest = world.history.granted.keys().next_back().copied().unwrap_or_default();
+            world.history.told_out.insert(node.clone(), ledger.epoch().max(newest));
         }
     }
 }

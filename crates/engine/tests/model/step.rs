@@ -41,6 +41,8 @@ pub(crate) enum Step {
     AskList(usize),
     /// That list arrives.
     Compare(usize),
+    /// Somebody removes the record.
+    Wipe,
     /// A write that nobody waits for arrives after all.
     LateStore(usize),
     Deliver(usize),
@@ -73,6 +75,9 @@ pub(crate) fn possible(scenario: &Scenario, world: &World, steps: &mut Vec<Step>
         of_controller(world, at, steps);
     }
     steps.extend((0..world.store.late.len()).map(Step::LateStore));
+    if world.faults.wipes > 0 && world.store.revision.is_some() {
+        steps.push(Step::Wipe);
+    }
     for (index, command) in world.network.iter().enumerate() {
         if index == 0 || world.network[index - 1] != *command {
             of_command(world, index, command, steps);
@@ -111,7 +116,7 @@ fn of_controller(world: &World, at: usize, steps: &mut Vec<Step>) {
     steps.extend((0..up.failed.len()).map(|effect| Step::Rest { at, effect }));
     match up.list {
         Some(_) => steps.push(Step::Compare(at)),
-        None if world.faults.lists > 0 => steps.push(Step::AskList(at)),
+        None if world.faults.lists > 0 || up.executor.must_look() => steps.push(Step::AskList(at)),
         None => {}
     }
     if world.faults.crashes > 0 {
@@ -185,6 +190,7 @@ impl Step {
             Self::Rest { at, .. } => format!("controller {} may ask the target again", name(at)),
             Self::AskList(at) => format!("controller {} asks the target for its list", name(at)),
             Self::Compare(at) => format!("controller {} hears that list", name(at)),
+            Self::Wipe => "somebody removes the record".to_owned(),
             Self::LateStore(_) => "a write that nobody waits for arrives at the store".to_owned(),
             Self::Deliver(index) => format!("the target receives {}", command(*index)),
             Self::DeliverCopy(index) => {

@@ -22,6 +22,7 @@ pub(crate) enum Flaw {
     WithdrawsEverybody,
     StoreDoesNotCompare,
     StartsEmpty,
+    LostIsEmpty,
     InheritsAnswers,
     TargetForgetsEpochs,
     TargetAcknowledgesBeforeDrained,
@@ -129,11 +130,14 @@ impl System {
             Step::Observe(at) => self.observe(world, *at),
             Step::Rest { at, effect } => self.rested(world, *at, *effect),
             Step::AskList(at) => {
-                world.faults.lists -= 1;
+                if !world.up_mut(*at).executor.must_look() {
+                    world.faults.lists -= 1;
+                }
                 let list = world.target.reach();
                 world.up_mut(*at).list = Some(list);
             }
             Step::Compare(at) => self.compare(world, *at),
+            Step::Wipe => self.wipe(world),
             Step::LateStore(index) => {
                 let LateWrite { expected, ledger, .. } = world.store.late.remove(*index);
                 self.store(world, expected, ledger);
@@ -233,9 +237,18 @@ impl System {
         }
         world.history.durable(&world.store.ledger, &ledger);
         world.store.ledger = ledger;
-        world.store.revision = Some(Revision::new(world.store.revision.map_or(0, Revision::number) + 1));
+        world.store.newest += 1;
+        world.store.revision = Some(Revision::new(world.store.newest));
+        world.history.wiped &= !property::recorded(world);
         self.forget_hopeless_writes(world);
         world.store.revision
+    }
+
+    fn wipe(&self, world: &mut World) {
+        world.faults.wipes -= 1;
+        (world.store.ledger, world.store.revision) = (Ledger::default(), None);
+        world.history.wiped = true;
+        self.forget_hopeless_writes(world);
     }
 
     fn deliver(&self, world: &mut World, index: usize) {

@@ -56,6 +56,13 @@ pub(crate) fn all() -> Vec<Variant> {
             Rule::Epochs,
         ),
         flaw("a restart begins empty", "move", Flaw::StartsEmpty, Rule::Recorded),
+        flaw("a lost record counts as an empty one", "record removed", Flaw::LostIsEmpty, Rule::Epochs),
+        flaw(
+            "nobody is in of whom a lost record told",
+            "record removed during a move",
+            Flaw::LostIsEmpty,
+            Rule::Answers,
+        ),
         chooser("a deleted node counts as released", "node deleted", deleted_is_released, Rule::Recorded),
         chooser(
             "a third node joins a migration",

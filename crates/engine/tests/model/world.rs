@@ -64,6 +64,8 @@ pub(crate) struct Faults {
     pub(crate) copies: u8,
     /// Lists of the target that are asked for again while serving, and may be out of date when they arrive.
     pub(crate) lists: u8,
+    /// Somebody removes the record.
+    pub(crate) wipes: u8,
 }
 
 /// The durable record, and writes that nobody waits for any more.
@@ -71,6 +73,8 @@ pub(crate) struct Faults {
 pub(crate) struct Store {
     pub(crate) ledger: Ledger,
     pub(crate) revision: Option<Revision>,
+    /// The newest revision there was; none is used twice.
+    pub(crate) newest: u64,
     pub(crate) late: Vec<LateWrite>,
 }
 
