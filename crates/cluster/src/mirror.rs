@@ -268,7 +268,11 @@ impl Inner {
     }
 
     async fn write(&self, handle: String) {
-        let shown = VolumeId::new(&handle).ok().and_then(|volume| self.state().shown.get(&volume).cloned());
+        // What is written on a volume that is not known is a witness: adoption compares it with what others say.
+        let Some(volume) = VolumeId::new(&handle).ok().filter(|volume| self.catalog.knows(volume)) else {
+            return;
+        };
+        let shown = self.state().shown.get(&volume).cloned();
         for pv in self.pvs.known.of_volume(&handle) {
             let Some(patch) = difference(&pv, shown.as_ref()) else { continue };
             self.writes.count("persistentvolume", "annotations");

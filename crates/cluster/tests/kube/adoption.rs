@@ -1,5 +1,6 @@
 //! Adoption while the engine runs: nobody is cut off, nobody is let in beside, and what is refused can be mended.
 
+use bowline_cluster::Mirror;
 use bowline_cluster::adopt::{Adopter, AdopterParts};
 use bowline_controller::Volume;
 use bowline_core::{TargetId, Timestamp, VolumeId};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use crate::world::{Controller, World, pv, wait_for};
 
+const OURS: &str = "csi.bowline.storage/attached-node";
 const EARLIER: &str = "csi.rds.srvlab.io/attached-node";
 
 fn adopter(world: &World, controller: &Controller, unfinished: bool) -> Adopter {
@@ -27,7 +29,11 @@ fn adopter(world: &World, controller: &Controller, unfinished: bool) -> Adopter 
 }
 
 async fn annotate(world: &World, pv: &str, node: Option<&str>) {
-    let patch = json!({"metadata": {"annotations": {EARLIER: node}}});
+    annotate_as(world, pv, EARLIER, node).await;
+}
+
+async fn annotate_as(world: &World, pv: &str, key: &str, node: Option<&str>) {
+    let patch = json!({"metadata": {"annotations": {key: node}}});
     world.api::<PersistentVolume>().patch(pv, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
 }
 
@@ -98,6 +104,38 @@ async fn what_agrees_is_adopted_under_a_running_engine_and_the_rest_when_it_was_
     world.until_told("va-second", "id-a has the volume").await;
     world.delete("va-agrees").await;
     world.until_attached("va-second").await;
+    world.check();
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_annotations_of_a_volume_that_was_not_adopted_were_removed_and_the_contradiction_with_them() {
+    let Some((world, volumes, controller)) = forgotten(&["witness"]).await else { return };
+    annotate_as(&world, "witness", OURS, Some("id-b")).await;
+    let adopter = adopter(&world, &controller, true);
+    let before = state(&adopter.run(false).await.unwrap(), &volumes[0]);
+    assert_eq!(before.0, AdoptionState::Refused, "{before:?}");
+    let known = controller.volume(&world, "known").await;
+    let (attacher, writes) = (Some(controller.attacher.clone()), controller.writes.clone());
+    let (client, catalog, pvs) =
+        (world.client.clone(), controller.catalog.clone(), Arc::clone(&controller.pvs));
+    let _mirror = Mirror::start(client, catalog, pvs, attacher, None, writes).await.unwrap();
+
+    let annotation = async |pv: &str| {
+        let object = world.api::<PersistentVolume>().get(pv).await.unwrap();
+        object.metadata.annotations.unwrap_or_default().get(OURS).cloned()
+    };
+    annotate_as(&world, "witness", "test/touched", Some("yes")).await;
+    // What is false on a volume that is known goes. It was touched later, so the other one was looked at before the second time.
+    for _ in 0..2 {
+        annotate_as(&world, "known", OURS, Some("nowhere")).await;
+        wait_for("the false annotation to go", async || annotation("known").await.is_none().then_some(()))
+            .await;
+    }
+    assert_eq!(annotation("witness").await.as_deref(), Some("id-b"));
+    let after = state(&adopter.run(false).await.unwrap(), &volumes[0]);
+    assert_eq!(after, before);
+    assert!(controller.catalog.knows(&known.id) && !controller.catalog.knows(&volumes[0].id));
     world.check();
     controller.stop().await;
 }
