@@ -1,5 +1,6 @@
 //! Events of Kubernetes, on the objects that people look at: the claim, the pods that wait for it, and the volume itself.
 
+use bowline_api::Volume;
 use bowline_api::keys::{GROUP, VERSION};
 use bowline_controller::{Catalog, Event};
 use bowline_core::{NodeId, Slot, VolumeId};
@@ -16,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::attacher::{Attacher, PersistentVolumes};
+use crate::fence::claims;
 use crate::writes::Writes;
 
 /// Who reports them.
@@ -52,7 +54,7 @@ impl EventWriter {
     pub fn start(client: Client, catalog: &Catalog, pvs: Arc<PersistentVolumes>, speaker: Speaker) -> Self {
         let (waiting, inbox) = mpsc::channel(WAITING);
         let attacher = Arc::new(OnceLock::new());
-        let writer = Writer { client, pvs, speaker, attacher: Arc::clone(&attacher) };
+        let writer = Writer { client, pvs, speaker, uids: Mutex::default(), attacher: Arc::clone(&attacher) };
         let hearing = tokio::spawn(hear(catalog.follow_events(), waiting)).abort_handle();
         let tasks = [hearing, tokio::spawn(writer.run(inbox)).abort_handle()];
         Self { tasks, attacher }
@@ -193,6 +195,8 @@ struct Writer {
     client: Client,
     pvs: Arc<PersistentVolumes>,
     speaker: Speaker,
+    /// Those of Volumes that something was said of, also when they are gone.
+    uids: Mutex<HashMap<VolumeId, String>>,
     attacher: Arc<OnceLock<Attacher>>,
 }
 
@@ -267,7 +271,9 @@ impl Writer {
 
     /// Whom it concerns.
     async fn objects(&self, volume: &VolumeId, reason: &str) -> Vec<ObjectReference> {
-        let mut objects = vec![volume_reference(volume)];
+        let reference = volume_reference(volume);
+        let uid = self.uid(volume, reference.name.as_deref().unwrap_or_default()).await;
+        let mut objects = vec![ObjectReference { uid, ..reference }];
         for pv in self.pvs.known.of_volume(volume.as_str()) {
             let Some((namespace, name, uid)) = pv.claim.clone() else { continue };
             if holds_up_pods(reason) {
@@ -285,16 +291,28 @@ impl Writer {
         objects
     }
 
+    /// The uid of a Volume, by which people's tools look for events; none where there is no such object.
+    async fn uid(&self, volume: &VolumeId, name: &str) -> Option<String> {
+        let known = self.uids.lock().unwrap_or_else(PoisonError::into_inner).get(volume).cloned();
+        if known.is_some() {
+            return known;
+        }
+        let api: Api<Volume> = Api::all(self.client.clone());
+        let uid = api.get_metadata_opt(name).await.ok().flatten()?.metadata.uid?;
+        let mut uids = self.uids.lock().unwrap_or_else(PoisonError::into_inner);
+        if uids.len() >= REMEMBERED {
+            uids.clear();
+        }
+        uids.insert(volume.clone(), uid.clone());
+        Some(uid)
+    }
+
     /// Pods that do not run yet and use the claim.
     async fn pods(&self, namespace: &str, claim: &str) -> Vec<ObjectReference> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let params = ListParams::default().fields("status.phase=Pending").limit(100);
         let Ok(pods) = api.list(&params).await else { return Vec::new() };
-        let uses = |pod: &Pod| {
-            let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-            let mut claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
-            claims.any(|one| one.claim_name == claim)
-        };
+        let uses = |pod: &Pod| claims(pod).0.iter().any(|one| one == claim);
         let waiting = pods.items.into_iter().filter(uses);
         let reference = |pod: Pod| ObjectReference {
             api_version: Some("v1".to_owned()),

@@ -49,7 +49,7 @@ fn keeps(pod: &str, volume: &PodVolume) -> Keeps {
 }
 
 /// The claims of a pod, and whether they are all that it keeps.
-fn claims(pod: &Pod) -> (Vec<String>, bool) {
+pub(crate) fn claims(pod: &Pod) -> (Vec<String>, bool) {
     let name = pod.name_any();
     let (mut claims, mut is_all) = (Vec::new(), true);
     for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
@@ -70,6 +70,17 @@ struct Judged<'a> {
     volumes: BTreeSet<VolumeId>,
     /// Whether it is left alone.
     stays: bool,
+    /// Whether that is only for how one of its volumes is now: that may change while the node stays silent.
+    for_now: bool,
+}
+
+/// What a look at a silent node came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fenced {
+    /// All that may be taken from it is, or it is silent no more.
+    All,
+    /// Something was left alone that may be taken from it later.
+    ForNow,
 }
 
 /// Whatever shares a volume with a pod that is left alone is left alone too: the volume stays where it is.
@@ -157,7 +168,10 @@ impl Inner {
             tokio::time::sleep(after).await;
             while let Some(inner) = weak.upgrade() {
                 match inner.fence(&name).await {
-                    Ok(()) => return,
+                    Ok(Fenced::All) => return,
+                    Ok(Fenced::ForNow) => {
+                        tracing::debug!(node = name, "not all of it is fenced; looked at again");
+                    }
                     Err(error) => tracing::warn!(node = name, %error, "not fenced yet; tried again"),
                 }
                 drop(inner);
@@ -168,12 +182,13 @@ impl Inner {
         waiting.insert(node.to_owned(), (since, alarm.abort_handle()));
     }
 
-    async fn fence(&self, node: &str) -> Result<(), kube::Error> {
+    async fn fence(&self, node: &str) -> Result<Fenced, kube::Error> {
         // A look at the server itself: a watch that hangs must not cost a healthy node its pods.
-        let Some(live) = Api::<Node>::all(self.client.clone()).get_opt(node).await? else { return Ok(()) };
+        let live = Api::<Node>::all(self.client.clone()).get_opt(node).await?;
+        let Some(live) = live else { return Ok(Fenced::All) };
         let conditions = live.status.iter().flat_map(|status| status.conditions.iter().flatten());
         if conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True") {
-            return Ok(());
+            return Ok(Fenced::All);
         }
         let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = Api::<Pod>::all(self.client.clone()).list(&params).await?;
@@ -185,8 +200,10 @@ impl Inner {
         for one in judged.iter().filter(|one| !one.stays) {
             self.remove(node, one.pod, &one.volumes).await?;
         }
+        let for_now = judged.iter().any(|one| one.for_now);
         let kept = judged.into_iter().filter(|one| one.stays).flat_map(|one| one.volumes).collect();
-        self.detach(node, &kept).await
+        self.detach(node, &kept).await?;
+        Ok(if for_now { Fenced::ForNow } else { Fenced::All })
     }
 
     /// Looks at a pod: it goes if all that it keeps is on healthy volumes of this driver.
@@ -194,7 +211,8 @@ impl Inner {
         let (claims, is_all) = claims(pod);
         let namespace = pod.namespace().unwrap_or_default();
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
-        let mut judged = Judged { pod, volumes: BTreeSet::new(), stays: !is_all };
+        let mut judged = Judged { pod, volumes: BTreeSet::new(), stays: !is_all, for_now: false };
+        let mut ill = false;
         for claim in claims {
             let bound = api.get_opt(&claim).await?.and_then(|claim| claim.spec?.volume_name);
             let pv = bound.and_then(|pv| self.pvs.known.get(&pv));
@@ -206,15 +224,17 @@ impl Inner {
                 Ok(None) => {}
                 Ok(Some(fault)) => {
                     tracing::warn!(%volume, fault, pod = pod.name_any(), "not fenced: a volume is not healthy");
-                    judged.stays = true;
+                    ill = true;
                 }
                 Err(error) => {
                     tracing::warn!(%volume, %error, pod = pod.name_any(), "not fenced: nobody knows how a volume is");
-                    judged.stays = true;
+                    ill = true;
                 }
             }
             judged.volumes.insert(volume);
         }
+        judged.for_now = ill && !judged.stays;
+        judged.stays |= ill;
         Ok(judged)
     }
 
@@ -309,7 +329,8 @@ mod tests {
     fn a_pod_that_shares_a_volume_with_one_that_is_left_alone_is_left_alone_too() {
         let pod = Pod::default();
         let ids = |names: &[&str]| names.iter().map(|name| VolumeId::new(*name).unwrap()).collect();
-        let judged = |volumes: &[&str], stays| Judged { pod: &pod, volumes: ids(volumes), stays };
+        let judged =
+            |volumes: &[&str], stays| Judged { pod: &pod, volumes: ids(volumes), stays, for_now: false };
         let mut pods = [
             judged(&["a"], false),
             judged(&["b", "c"], false),

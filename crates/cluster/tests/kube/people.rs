@@ -52,6 +52,13 @@ async fn the_persistent_volume_says_where_it_is_and_the_claim_says_why_not() {
     let Some(world) = World::new().await else { return };
     let (catalog, running) = running(&world, None, None).await;
     let _volume = volume(&world, &catalog, "shown").await;
+    add_account(&world).await;
+    // Its claim is one of its own, and is named after both.
+    let waiting = json!([{"name": "shown", "ephemeral": {"volumeClaimTemplate": {"spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}}]);
+    let mut waiting = pod("claim", &waiting);
+    waiting["spec"]["nodeName"] = Value::Null;
+    put(&world, waiting).await;
     world.attach("va-shown", "shown", "a").await;
     world.until_attached("va-shown").await;
     wait_for("the annotation", async || {
@@ -65,18 +72,20 @@ async fn the_persistent_volume_says_where_it_is_and_the_claim_says_why_not() {
     let sentence = world.until_told("va-shown-b", "id-a has the volume").await;
     let sentence = sentence.status.unwrap().attach_error.unwrap().message.unwrap();
     let events = Api::<Event>::namespaced(world.client.clone(), "default");
-    wait_for("an event on the claim", async || {
-        let all = events.list(&ListParams::default()).await.unwrap().items;
-        all.into_iter().find(|event| {
-            let regarding = event.regarding.clone().unwrap_or_default();
-            regarding.kind.as_deref() == Some("PersistentVolumeClaim")
-                && regarding.name.as_deref() == Some("claim-shown")
-                && event.reason.as_deref() == Some("Waiting")
-                && event.note.as_deref() == Some(&sentence)
-                && event.type_.as_deref() == Some("Warning")
+    for (kind, name) in [("PersistentVolumeClaim", "claim-shown"), ("Pod", "claim")] {
+        wait_for(&format!("an event on {kind} {name}"), async || {
+            let all = events.list(&ListParams::default()).await.unwrap().items;
+            all.into_iter().find(|event| {
+                let regarding = event.regarding.clone().unwrap_or_default();
+                regarding.kind.as_deref() == Some(kind)
+                    && regarding.name.as_deref() == Some(name)
+                    && event.reason.as_deref() == Some("Waiting")
+                    && event.note.as_deref() == Some(&sentence)
+                    && event.type_.as_deref() == Some("Warning")
+            })
         })
-    })
-    .await;
+        .await;
+    }
     for name in ["va-shown-b", "va-shown"] {
         world.delete(name).await;
         world.until_gone(name).await;
@@ -137,25 +146,61 @@ fn pod(name: &str, volumes: &Value) -> Value {
         "spec": {"nodeName": "a", "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "x"}], "volumes": volumes}})
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_pods_of_a_silent_node_are_taken_from_it_if_all_they_keep_is_ours() {
-    let Some(world) = World::new().await else { return };
+/// The account that pods have if they name none.
+async fn add_account(world: &World) {
     let accounts = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "default"}});
     let api = Api::<k8s_openapi::api::core::v1::ServiceAccount>::namespaced(world.client.clone(), "default");
     let _ = api.create(&PostParams::default(), &parse(accounts)).await;
+}
+
+/// A volume that is claimed, and attached to `a`.
+async fn claimed(world: &World, catalog: &bowline_controller::Catalog, name: &str) -> Volume {
+    let volume = volume(world, catalog, name).await;
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": format!("claim-{name}"), "namespace": "default"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": name, "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}});
+    put(world, claim).await;
+    world.attach(&format!("va-{name}"), name, "a").await;
+    world.until_attached(&format!("va-{name}")).await;
+    volume
+}
+
+/// The claim of a volume, in a pod.
+fn claim(of: &str) -> Value {
+    json!({"name": "data", "persistentVolumeClaim": {"claimName": format!("claim-{of}")}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_was_left_alone_for_an_ill_volume_was_left_alone_for_ever() {
+    let Some(world) = World::new().await else { return };
+    add_account(&world).await;
+    let (catalog, _running) = running(&world, Some(Duration::from_secs(1)), None).await;
+    claimed(&world, &catalog, "well").await;
+    let ill = claimed(&world, &catalog, "ill").await;
+    put(&world, pod("first", &json!([claim("well")]))).await;
+    put(&world, pod("later", &json!([claim("ill")]))).await;
+    world.target.set_fault(&ill.id, "its disk is tired");
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "default");
+    world.set_ready("a", "Unknown").await;
+    wait_for("the pod to go", async || pods.get_opt("first").await.unwrap().is_none().then_some(())).await;
+    // Both were looked at before the first one went.
+    assert!(pods.get_opt("later").await.unwrap().is_some(), "its volume is ill");
+    world.target.mend(&ill.id);
+    wait_for("the other one to go", async || pods.get_opt("later").await.unwrap().is_none().then_some(()))
+        .await;
+    world.until_gone("va-ill").await;
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pods_of_a_silent_node_are_taken_from_it_if_all_they_keep_is_ours() {
+    let Some(world) = World::new().await else { return };
+    add_account(&world).await;
     let (catalog, _running) = running(&world, Some(Duration::from_secs(1)), None).await;
     let mut volumes = vec![];
     for name in ["fenced", "kept"] {
-        volumes.push(volume(&world, &catalog, name).await);
-        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": format!("claim-{name}"), "namespace": "default"},
-            "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": name, "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}});
-        put(&world, claim).await;
-        world.attach(&format!("va-{name}"), name, "a").await;
-        world.until_attached(&format!("va-{name}")).await;
+        volumes.push(claimed(&world, &catalog, name).await);
     }
-    let claim =
-        |of: &str| json!({"name": "data", "persistentVolumeClaim": {"claimName": format!("claim-{of}")}});
     put(&world, pod("mine", &json!([claim("fenced")]))).await;
     put(&world, pod("other", &json!([claim("kept"), {"name": "host", "hostPath": {"path": "/"}}]))).await;
     put(&world, pod("sharing", &json!([claim("kept")]))).await;
