@@ -98,7 +98,7 @@ pub struct VolumeAttachmentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<MigrationRecord>,
 
-    /// For people: detached, attaching, attached, detaching, faulted or deleting.
+    /// For people: detached, attaching, attached or detaching; while somebody waits for it also faulted or deleting.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub state: String,
     /// For people: the node that has the volume, or the one that is being let in or shut out.

@@ -48,6 +48,8 @@ pub struct Condition {
 impl Condition {
     /// The type of the condition that says whether a ticket has what it asked for.
     pub const SATISFIED: &'static str = "Satisfied";
+    /// The type of the condition that says whether a volume, a snapshot or a group can be used.
+    pub const READY: &'static str = "Ready";
 
     /// What a verdict says of a ticket. `before` is the condition that was shown until now: while the status stays the
     /// same, so does the time.

@@ -189,7 +189,7 @@ pub struct VolumeStatus {
     /// For people: its size, as people write sizes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub capacity: String,
-    /// For people: what else there is to know.
+    /// For people: whether it can be used (`Ready`), and if not, why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

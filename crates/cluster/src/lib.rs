@@ -54,6 +54,7 @@ pub mod door;
 mod events;
 mod fence;
 pub mod lease;
+mod health;
 pub mod led;
 mod mirror;
 mod nodes;

@@ -4,10 +4,10 @@
 use bowline_api::keys::{ANNOTATIONS, ATTACH_TIME, ATTACHED_NODE, READ_ONLY};
 use bowline_api::{Condition, TicketStatus, Truth};
 use bowline_controller::Catalog;
-use bowline_core::{Ledger, Phase, Ticket, TicketId, VolumeId};
+use bowline_core::{Ledger, Phase, State as VolumeState, Ticket, TicketId, VolumeId};
 use bowline_csi::code::ListError;
 use bowline_engine::{Changes, View};
-use bowline_store::{Key, KubeStore};
+use bowline_store::{Key, KubeStore, StoreError};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::{Patch, PatchParams};
@@ -81,6 +81,22 @@ fn conditions(
     view.ledger.tickets().iter().filter_map(condition).collect()
 }
 
+/// The states that a ledger does not know of.
+fn unusable(state: VolumeState) -> Option<VolumeState> {
+    match state {
+        VolumeState::Faulted | VolumeState::Deleting => Some(state),
+        VolumeState::Detached | VolumeState::Attaching | VolumeState::Attached | VolumeState::Detaching => {
+            None
+        }
+    }
+}
+
+/// Whether what could not be written may be written a moment later.
+fn comes_again(error: &StoreError) -> bool {
+    // Whoever wrote it may have changed something else, so that this did not go along.
+    matches!(error, StoreError::Conflict { .. } | StoreError::Unavailable { .. })
+}
+
 /// Writes the annotations and the verdicts. It runs until it is dropped.
 pub struct Mirror {
     tasks: Vec<tokio::task::AbortHandle>,
@@ -105,13 +121,21 @@ struct Inner {
     news: Notify,
 }
 
+/// What was noted of a volume.
+#[derive(Default, PartialEq, Eq)]
+struct Noted {
+    conditions: BTreeMap<String, Condition>,
+    /// Why nobody can have it; only while somebody waits.
+    unusable: Option<VolumeState>,
+}
+
 #[derive(Default)]
 struct State {
     shown: HashMap<VolumeId, Shown>,
     /// Volumes whose PersistentVolumes have to be looked at.
     due: HashSet<String>,
     /// What was last noted of the tickets of a volume, and since when each stands so.
-    noted: HashMap<VolumeId, BTreeMap<String, Condition>>,
+    noted: HashMap<VolumeId, Noted>,
     /// Volumes whose verdicts have to be written, because nothing else will be.
     untold: HashSet<VolumeId>,
 }
@@ -184,11 +208,14 @@ impl Inner {
         let now = jiff::Timestamp::now();
         let mut state = self.state();
         let before = state.noted.remove(&view.volume).unwrap_or_default();
-        let conditions = conditions(view, &before, now);
-        let same = conditions == before;
+        let conditions = conditions(view, &before.conditions, now);
         let waits = conditions.values().any(|one| one.status != Truth::True);
-        if !conditions.is_empty() {
-            state.noted.insert(view.volume.clone(), conditions.clone());
+        let unusable = unusable(view.state).filter(|_| waits);
+        let noted = Noted { conditions, unusable };
+        let same = noted == before;
+        let conditions = noted.conditions.clone();
+        if noted != Noted::default() {
+            state.noted.insert(view.volume.clone(), noted);
         }
         if same {
             return;
@@ -202,8 +229,12 @@ impl Inner {
         let statuses: Map<String, Value> = conditions.into_iter().map(ticket).collect();
         let mut fields = Map::new();
         fields.insert("attachmentTicketStatuses".to_owned(), Value::Object(statuses));
+        if let Some(state) = unusable {
+            fields.insert("state".to_owned(), state.as_str().into());
+        }
         store.note(&Key::ledger(&view.volume), fields);
-        if !waits {
+        // What was shown of a volume that nobody could use may have gone along with the last write.
+        if !waits && before.unusable.is_none() {
             state.untold.remove(&view.volume);
         } else {
             state.untold.insert(view.volume.clone());
@@ -216,8 +247,11 @@ impl Inner {
         let Some(store) = &self.notes else { return };
         self.writes.count("bowline-volumeattachment", "verdicts");
         if let Err(error) = store.show(&Key::ledger(&volume)).await {
-            // Somebody else has written it: then this went along.
             tracing::debug!(%volume, %error, "the verdicts were not written by themselves");
+            if comes_again(&error) {
+                self.state().untold.insert(volume);
+                self.news.notify_one();
+            }
         }
     }
 

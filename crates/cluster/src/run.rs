@@ -8,6 +8,7 @@ use prometheus_client::registry::Registry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::health::Health;
 use crate::{Attacher, AttacherParts, EventWriter, Fence, Mirror, Nodes, PersistentVolumes, Speaker, Writes};
 
 /// What the parts around a catalog are made of.
@@ -43,6 +44,7 @@ pub struct Running {
     /// Who says things on objects.
     pub speaker: Speaker,
     _mirror: Mirror,
+    _health: Option<Health>,
     _events: EventWriter,
     _fence: Option<Fence>,
 }
@@ -75,6 +77,8 @@ pub async fn run_with(parts: Parts, pvs: Arc<PersistentVolumes>) -> Result<Runni
     } else {
         None
     };
+    let health =
+        notes.clone().map(|store| Health::start(client.clone(), catalog.clone(), store, writes.clone()));
     let mirror = Mirror::start(
         client.clone(),
         catalog.clone(),
@@ -86,5 +90,15 @@ pub async fn run_with(parts: Parts, pvs: Arc<PersistentVolumes>) -> Result<Runni
     .await?;
     let fence = fence_not_ready_after
         .map(|after| Fence::start(client, catalog, Arc::clone(&pvs), &nodes, writes.clone(), after));
-    Ok(Running { nodes, pvs, attacher, writes, speaker, _mirror: mirror, _events: events, _fence: fence })
+    Ok(Running {
+        nodes,
+        pvs,
+        attacher,
+        writes,
+        speaker,
+        _mirror: mirror,
+        _health: health,
+        _events: events,
+        _fence: fence,
+    })
 }

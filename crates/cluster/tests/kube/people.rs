@@ -1,10 +1,12 @@
 //! What is only for people, adoption against a real API server, and silent nodes.
 
+use bowline_api::Truth;
 use bowline_cluster::adopt::adopt;
 use bowline_cluster::lease::{LeaseSettings, acquire};
 use bowline_cluster::{Parts, Running, run};
 use bowline_controller::Volume;
 use bowline_core::Phase;
+use bowline_store::kube::Guard;
 use bowline_store::{KubeStore, MemoryStore};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -13,6 +15,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::world::{World, parse, pv, wait_for};
@@ -216,6 +219,91 @@ async fn the_pods_of_a_silent_node_are_taken_from_it_if_all_they_keep_is_ours() 
         assert!(pods.get_opt(pod).await.unwrap().is_some(), "{pod} {why}");
         let _ = pods.delete(pod, &DeleteParams::default().grace_period(0)).await;
     }
+}
+
+struct Always;
+
+impl Guard for Always {
+    fn may_write(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A way to the API server on which the first write of what is only for people about an attachment fails.
+fn failing_once(client: &kube::Client) -> kube::Client {
+    let (client, fails) = (client.clone(), Arc::new(AtomicBool::new(true)));
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, path) = (client.clone(), request.uri().path());
+        let is_it = request.method() == http::Method::PATCH
+            && path.contains("/bowline.storage/")
+            && path.contains("/volumeattachments/")
+            && path.ends_with("/status");
+        let fails = is_it && fails.swap(false, Ordering::Relaxed);
+        async move {
+            if fails {
+                let mut answer = http::Response::new(kube::client::Body::empty());
+                *answer.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+                return Ok(answer);
+            }
+            client.send(request).await
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verdicts_whose_write_failed_were_never_written() {
+    let Some(mut world) = World::new().await else { return };
+    world.define().await;
+    let store = Arc::new(KubeStore::new(failing_once(&world.client), Arc::new(Always)));
+    world.store = Arc::clone(&store) as _;
+    let (catalog, running) = running(&world, None, Some(store)).await;
+    let volume = volume(&world, &catalog, "untold").await;
+    world.attach("va-untold", "untold", "a").await;
+    world.until_attached("va-untold").await;
+    world.attach("va-untold-b", "untold", "b").await;
+    let ledgers = Api::<bowline_api::VolumeAttachment>::all(world.client.clone());
+    let reasons = async || {
+        let status = ledgers.get(volume.id.as_str()).await.unwrap().status.unwrap_or_default();
+        let conditions = status.attachment_ticket_statuses.into_values().flat_map(|one| one.conditions);
+        (status.state, conditions.map(|one| one.reason).collect::<Vec<_>>())
+    };
+    wait_for("the verdict", async || reasons().await.1.contains(&"HeldElsewhere".to_owned()).then_some(()))
+        .await;
+    assert!(running.writes.sent("bowline-volumeattachment", "verdicts") >= 2, "the first one failed");
+
+    // What is said of the volume is found by kubectl: it looks for the uid.
+    let object = Api::<bowline_api::Volume>::all(world.client.clone()).get("untold").await.unwrap();
+    let events = Api::<Event>::namespaced(world.client.clone(), "default");
+    wait_for("an event on the Volume", async || {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        all.into_iter().find(|event| {
+            let regarding = event.regarding.clone().unwrap_or_default();
+            regarding.kind.as_deref() == Some("Volume") && regarding.uid == object.metadata.uid
+        })
+    })
+    .await;
+
+    let health = async || {
+        let object = Api::<bowline_api::Volume>::all(world.client.clone()).get("untold").await.unwrap();
+        let [one] = object.status?.conditions.try_into().ok()?;
+        Some((one.kind, one.status, one.reason, one.message))
+    };
+    let ready = |status, reason: &str, message: &str| {
+        ("Ready".to_owned(), status, reason.to_owned(), message.to_owned())
+    };
+    assert_eq!(health().await, Some(ready(Truth::True, "Ready", "")));
+    world.target.set_fault(&volume.id, "its disk is tired");
+    catalog.volume_fault(&volume.id).await.unwrap();
+    wait_for("the state", async || (reasons().await.0 == "faulted").then_some(())).await;
+    let ill = ready(Truth::False, "Faulted", "Its target finds that it cannot be used: its disk is tired.");
+    wait_for("the condition", async || (health().await.as_ref() == Some(&ill)).then_some(())).await;
+    world.target.mend(&volume.id);
+    catalog.volume_fault(&volume.id).await.unwrap();
+    wait_for("the state", async || (reasons().await.0 == "attached").then_some(())).await;
+    let well = ready(Truth::True, "Ready", "");
+    wait_for("the condition", async || (health().await.as_ref() == Some(&well)).then_some(())).await;
+    drop(running);
 }
 
 /// The writes that the API server has served for attachments, theirs and ours, and for PersistentVolumes.

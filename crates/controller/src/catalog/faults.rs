@@ -2,14 +2,21 @@
 //! there, and taken back when the target says that they are well.
 
 use bowline_core::{TargetId, VolumeId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Weak;
 use tokio::sync::broadcast;
 
 use super::storage::unanswered;
-use super::{Inner, lock};
+use super::{Catalog, Inner, lock};
 use crate::failure::{Failure, Why};
 use crate::record::Volume;
+
+impl Catalog {
+    /// What is known to be wrong with volumes, without a question to anybody.
+    pub fn faults(&self) -> BTreeMap<VolumeId, String> {
+        lock(&self.inner.faults).iter().map(|(volume, fault)| (volume.clone(), fault.clone())).collect()
+    }
+}
 
 impl Inner {
     /// Tells the engine what is known of a volume.

@@ -1,6 +1,6 @@
 //! What a status tells people beyond the record. Nothing is ever decided by it.
 
-use bowline_api::{LedgerSummary, size_of};
+use bowline_api::{Condition, LedgerSummary, Truth, size_of};
 use bowline_core::Ledger;
 use serde_json::{Map, Value, json};
 
@@ -63,6 +63,19 @@ fn tell_ledger(ledger: &Ledger, told: &mut Map<String, Value>) {
     }
 }
 
+/// Whether something in this state can be used, and what people are told of that.
+fn readiness(state: &str) -> Option<(bool, &'static str)> {
+    match state {
+        "creating" => Some((false, "It is being made.")),
+        "taking" => Some((false, "It is being taken.")),
+        "growing" => Some((true, "It is being made larger.")),
+        "ready" => Some((true, "")),
+        "deleting" => Some((false, "It is being deleted.")),
+        // A later Bowline has written it.
+        _ => None,
+    }
+}
+
 fn tell_progress(value: &[u8], told: &mut Map<String, Value>) {
     let Ok(envelope) = serde_json::from_slice::<Value>(value) else { return };
     let record = &envelope["record"];
@@ -70,6 +83,19 @@ fn tell_progress(value: &[u8], told: &mut Map<String, Value>) {
     let mut letters = state.chars();
     let phase: String =
         letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect();
+    if let Some((is_ready, message)) = readiness(state) {
+        let mut condition =
+            json!({ "type": Condition::READY, "status": Truth::from(is_ready), "reason": phase });
+        if !message.is_empty() {
+            condition["message"] = message.into();
+        }
+        // What was noted is about something that can be used otherwise.
+        if is_ready {
+            told.entry("conditions").or_insert_with(|| json!([condition]));
+        } else {
+            told.insert("conditions".into(), json!([condition]));
+        }
+    }
     told.insert("phase".into(), phase.into());
     if let Some(bytes) = record["size"].as_u64().or(record["state"]["size"].as_u64()) {
         told.insert("capacity".into(), size_of(bytes).into());
