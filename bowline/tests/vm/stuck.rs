@@ -13,7 +13,17 @@ const BLOCKS: u64 = 64;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fence_over_a_dead_disk_is_told_and_not_pretended() {
-    let Some(mut site) = crate::site(Kernel::Debian12) else { return };
+    fence_over_a_dead_disk(Kernel::Debian12).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-vm has the time"]
+async fn a_fence_over_a_dead_disk_is_told_and_not_pretended_on_linux_6_12() {
+    fence_over_a_dead_disk(Kernel::Debian13).await;
+}
+
+async fn fence_over_a_dead_disk(kernel: Kernel) {
+    let Some(mut site) = crate::site(kernel) else { return };
     let lab = Arc::clone(&site.lab);
     let (target, on_a, on_b) = (lab.vm("target"), lab.vm("a"), lab.vm("b"));
 
