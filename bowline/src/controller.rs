@@ -155,6 +155,8 @@ async fn lead(
         registry: Arc::clone(registry),
     })
     .await?;
+    // Before anybody detaches: what nobody knows may be on a target that has not answered yet.
+    connections.expect(&catalog);
     let parts = bowline_cluster::Parts {
         client: client.clone(),
         catalog: catalog.clone(),

@@ -382,6 +382,17 @@ impl Engine {
         compared
     }
 
+    /// A target is to be connected later: until it is, it counts as one that does not answer.
+    pub fn expect_target(&self, target: &TargetId) {
+        self.shared.link(target);
+    }
+
+    /// The targets that are expected, by a volume or by whoever said so, and are not connected.
+    pub fn unconnected(&self) -> Vec<TargetId> {
+        let links = self.shared.links();
+        links.into_iter().filter(|link| link.target().is_none()).map(|link| link.id.clone()).collect()
+    }
+
     /// Forgets a target. Refused while a volume that is known is there.
     pub fn remove_target(&self, target: &TargetId) -> Result<(), EngineError> {
         // One lock for both, so that no volume comes to be there meanwhile.

@@ -62,7 +62,11 @@ pub struct Parts {
 
 /// The targets that are connected.
 #[derive(Default)]
-pub struct Connections(HashMap<TargetId, Connection>);
+pub struct Connections {
+    all: HashMap<TargetId, Connection>,
+    /// Those that have an object and did not answer at the start.
+    missing: Vec<TargetId>,
+}
 
 #[derive(Clone)]
 struct Connection {
@@ -82,7 +86,14 @@ impl Connection {
 impl Connections {
     /// The targets.
     pub fn targets(&self) -> Vec<Arc<dyn Provision>> {
-        self.0.values().map(|one| Arc::clone(&one.agent) as Arc<dyn Provision>).collect()
+        self.all.values().map(|one| Arc::clone(&one.agent) as Arc<dyn Provision>).collect()
+    }
+
+    /// Says which targets are still to come.
+    pub fn expect(&self, catalog: &Catalog) {
+        for target in &self.missing {
+            catalog.expect_target(target);
+        }
     }
 }
 
@@ -166,19 +177,26 @@ pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Connections,
         let id = id(object).ok()?;
         let place = Place::Tls { address: object.spec.address.clone(), files: tls.clone() };
         match tokio::time::timeout(FIRST, connect(client, object, &id, place)).await {
-            Ok(Ok(connection)) => Some((id, connection)),
+            Ok(Ok(connection)) => Some((id, Some(connection))),
             Ok(Err(error)) => {
                 tracing::warn!(target = %id, %error, "not connected yet");
-                None
+                Some((id, None))
             }
             Err(_) => {
                 tracing::warn!(target = %id, "not connected yet: no answer within {FIRST:?}");
-                None
+                Some((id, None))
             }
         }
     };
     let agents = futures::future::join_all(objects.iter().map(connect)).await;
-    Ok(Connections(agents.into_iter().flatten().collect()))
+    let mut connections = Connections::default();
+    for (id, connection) in agents.into_iter().flatten() {
+        match connection {
+            Some(connection) => drop(connections.all.insert(id, connection)),
+            None => connections.missing.push(id),
+        }
+    }
+    Ok(connections)
 }
 
 /// Of which storage the target was when it was last connected; empty if it never was.
@@ -260,7 +278,8 @@ impl Context {
             return Ok(());
         }
         self.catalog.drain_target(&id, target.spec.drain);
-        let held = self.connections().0.get(&id).cloned();
+        self.catalog.expect_target(&id);
+        let held = self.connections().all.get(&id).cloned();
         let held = match held.filter(|held| held.is_of(target)) {
             Some(held) => Some((held.agent.look().await, held.agent)).filter(|(look, _)| look.as_it_was),
             None => None,
@@ -276,7 +295,7 @@ impl Context {
                 if let Err(error) = self.catalog.add_target(Arc::clone(&agent) as Arc<dyn Provision>).await {
                     tracing::warn!(target = %id, %error, "not compared with the ledgers yet");
                 }
-                self.connections().0.insert(id, connection);
+                self.connections().all.insert(id, connection);
                 self.adopter.target_came();
                 (agent.look().await, agent)
             }
@@ -322,7 +341,7 @@ impl Context {
     async fn forget(&self, target: &Target) -> Result<(), TargetFailure> {
         let id = id(target)?;
         self.catalog.remove_target(&id).await.map_err(|error| TargetFailure::InUse(error.to_string()))?;
-        self.connections().0.remove(&id);
+        self.connections().all.remove(&id);
         tracing::info!(target = %id, "forgotten");
         self.finalizer(target, false).await.map(drop)
     }

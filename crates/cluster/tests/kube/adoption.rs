@@ -3,8 +3,9 @@
 use bowline_cluster::Mirror;
 use bowline_cluster::adopt::{Adopter, AdopterParts};
 use bowline_controller::Volume;
-use bowline_core::{TargetId, Timestamp, VolumeId};
+use bowline_core::{Epoch, NodeId, TargetId, Timestamp, VolumeId};
 use bowline_store::MemoryStore;
+use bowline_target::Provision;
 use bowline_target::rds::{RdsTarget, Settings};
 use bowline_testkit::routeros::{Firmware, POOL, RouterOs};
 use bowline_web::wire::{Adoption, AdoptionState};
@@ -152,6 +153,39 @@ async fn a_volume_attachment_that_goes_meanwhile_takes_its_ticket_with_it() {
     world.attach("va-next", "going", "b").await;
     world.until_attached("va-next").await;
     world.until_open(&volumes[0], &["id-b"]).await;
+    world.check();
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detach_of_a_volume_that_was_not_adopted_succeeded_without_a_proof() {
+    let Some((world, volumes, controller)) = forgotten(&["unadopted", "silent", "vanished"]).await else {
+        return;
+    };
+    let [unadopted, silent, vanished] = volumes.as_slice() else { panic!("three volumes") };
+    let before = world.target.open(&unadopted.id);
+    world.delete("va-unadopted").await;
+    world.until_told_to_wait("va-unadopted", "is not adopted, and target sim has it").await;
+    world.until_told_to_wait("va-unadopted", "`bowline adopt` takes it over").await;
+    assert_eq!(world.target.open(&unadopted.id), before, "nothing was done about it");
+    // One that does not answer proves nothing.
+    world.target.set_silent(true);
+    world.delete("va-silent").await;
+    world.until_told_to_wait("va-silent", "target sim does not say whether it has it").await;
+    world.target.set_silent(false);
+    // What no target has is gone.
+    world.target.tamper(&vanished.id, |exports| {
+        exports.revoke(&NodeId::new("id-a").unwrap(), Epoch::new(9));
+    });
+    world.target.delete(&vanished.id).await.unwrap();
+    world.delete("va-vanished").await;
+    world.until_gone("va-vanished").await;
+    // Adopted, it goes as any other does: after the proof.
+    adopter(&world, &controller, true).run(false).await.unwrap();
+    for (name, volume) in [("va-unadopted", unadopted), ("va-silent", silent)] {
+        world.until_gone(name).await;
+        assert_eq!(world.target.open(&volume.id), [], "{name}");
+    }
     world.check();
     controller.stop().await;
 }

@@ -1,6 +1,6 @@
 //! Letting nodes in and shutting them out: the engine decides; here it is only asked about volumes and nodes that exist.
 
-use bowline_core::{Outcome, SubmitError, Ticket, Verdict, VolumeId};
+use bowline_core::{Outcome, SubmitError, TargetId, Ticket, Verdict, VolumeId};
 use bowline_csi::code::{ControllerPublishError, ControllerUnpublishError};
 use bowline_engine::{EngineError, Patience, Submitted, Withdrawal, Withdrawn};
 use bowline_store::{Key, record};
@@ -81,17 +81,67 @@ impl Catalog {
 }
 
 impl Inner {
-    /// A volume that the engine does not know: nobody is let in, if it has no ledger that says otherwise.
+    /// A volume that the engine does not know: nobody is let in, if it has no ledger that says otherwise, and no target has it. One that was not
+    /// adopted may be let in to by its target all the same.
     async fn nobody_can_have(&self, volume: &VolumeId) -> Result<(), Failure> {
-        let Some(entry) = self.shelf.store.get(&Key::ledger(volume)).await? else { return Ok(()) };
-        let ledger: bowline_core::Ledger = record::decode(&entry.value)?;
-        if ledger.holds().is_empty() {
-            return Ok(());
+        if let Some(entry) = self.shelf.store.get(&Key::ledger(volume)).await? {
+            let ledger: bowline_core::Ledger = record::decode(&entry.value)?;
+            if !ledger.holds().is_empty() {
+                let sentence = format!(
+                    "there is no volume {volume}, but a ledger that says who holds it; restore the volume's record, or detach at the target"
+                );
+                return Err(Failure::new(Why::Busy, sentence));
+            }
         }
-        let sentence = format!(
-            "there is no volume {volume}, but a ledger that says who holds it; restore the volume's record, or detach at the target"
-        );
-        Err(Failure::new(Why::Busy, sentence))
+        match self.volume(volume).await {
+            Ok(found) if found.is_usable() => {
+                let sentence =
+                    format!("volume {volume} is being made known; ask again, or run `bowline adopt`");
+                Err(Failure::new(Why::Busy, sentence))
+            }
+            // Nobody was let in yet, or nobody is any more.
+            Ok(_) => Ok(()),
+            Err(Failure { why: Why::Unknown, .. }) => self.no_target_has(volume).await,
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Whether every target says that it does not have a volume that nobody knows: then it is gone for good.
+    async fn no_target_has(&self, volume: &VolumeId) -> Result<(), Failure> {
+        let silent = |target: &TargetId, error: &str| {
+            let sentence = format!(
+                "volume {volume} is not adopted, and target {target} does not say whether it has it ({error}); it goes on when the target answers, \
+                 or when its Target is deleted"
+            );
+            Err(Failure::new(Why::Unreachable, sentence))
+        };
+        if let Some(target) = self.engine.unconnected().first() {
+            return silent(target, "it is not connected");
+        }
+        let targets = self.connected();
+        if targets.is_empty() {
+            let sentence = format!(
+                "volume {volume} is not adopted, and no target is connected that could say whether it has it; it goes on when there is one"
+            );
+            return Err(Failure::new(Why::Unreachable, sentence));
+        }
+        for target in targets {
+            let wait = self.settings.ask_timeout;
+            match tokio::time::timeout(wait, target.volume(volume)).await {
+                Ok(Ok(None)) => {}
+                Ok(Ok(Some(_))) => {
+                    let sentence = format!(
+                        "volume {volume} is not adopted, and target {} has it, so nobody here can prove who is out; `bowline adopt` takes it over, or \
+                         says what is in the way; if it is not needed, delete it at the target",
+                        target.id()
+                    );
+                    return Err(Failure::new(Why::Busy, sentence));
+                }
+                Ok(Err(error)) => return silent(target.id(), &error.to_string()),
+                Err(_) => return silent(target.id(), &format!("no answer within {wait:?}")),
+            }
+        }
+        Ok(())
     }
 
     fn tell_attach(self: &Arc<Self>, volume: &VolumeId, ticket: Ticket, submitted: &Submitted) {

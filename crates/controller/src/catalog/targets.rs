@@ -24,10 +24,17 @@ impl Catalog {
         compared
     }
 
+    /// A target is to be connected later. Until it is, a volume that nobody knows may be there.
+    pub fn expect_target(&self, target: &TargetId) {
+        self.inner.engine.expect_target(target);
+    }
+
     /// Forgets a target. Refused while a volume or a snapshot is there.
     pub async fn remove_target(&self, target: &TargetId) -> Result<(), TargetError> {
         // Nothing new is made there while it is looked for what is.
         let Some(removed) = lock(&self.inner.targets).remove(target) else {
+            // It may be expected all the same; one that a volume names stays so.
+            let _ = self.inner.engine.remove_target(target);
             return Err(TargetError::Unknown(target.clone()));
         };
         let checked = self.inner.nothing_is_on(target).await;
