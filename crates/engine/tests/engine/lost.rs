@@ -106,16 +106,15 @@ async fn an_older_ledger_that_was_put_back_lets_nobody_in_beside_who_is_in() {
     let world = World::new();
     let running = world.engine().await;
     running.attach(csi("a")).await;
+    running.detach(&csi("a")).await;
     running.quiet().await;
     let older = record(&world).await;
-    running.detach(&csi("a")).await;
     running.attach(csi("b")).await;
     running.quiet().await;
     let now = record(&world).await;
     world.store.put(&older.key, older.value, Expected::At(now.revision)).await.unwrap();
-    running.attach(csi("c")).await;
-    running.quiet().await;
-    assert_eq!(world.target.open(&v()).len(), 1);
+    assert_eq!(reason(&running.attach(csi("c")).await), "Satisfied");
+    assert_eq!(world.target.open(&v()), [(3, node("c"))], "after b, whom nobody wants, was shut out");
     assert_eq!(world.target.violations(), [""; 0]);
 }
 
