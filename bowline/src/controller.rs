@@ -5,6 +5,8 @@
 
 use anyhow::{Context, Result};
 use bowline_cluster::adopt::{Adopter, AdopterParts};
+use bowline_cluster::again::persist;
+use bowline_cluster::credentials::Credentials;
 use bowline_cluster::targets::{self, OrphanStatuses, connect_all};
 use bowline_cluster::{
     Leadership, LeaseSettings, PersistentVolumes, adopt, certificates, door, lease, led, wishes,
@@ -141,11 +143,13 @@ async fn lead(
     // First what takes long by itself: the store lists ledgers and volumes meanwhile.
     let store = Arc::new(KubeStore::new(client.clone(), Arc::new(leadership.clone())));
     let pvs = tokio::spawn(PersistentVolumes::start(client.clone()));
-    let tls = credentials(args, &client).await?;
-    let connections = connect_all(&client, &tls).await?;
+    let ensure = async || certificates::ensure(&client, &args.namespace, Timestamp::now()).await;
+    let tls = keep(args, &persist("certificates", ensure).await?)?;
+    let connections = persist("targets", async || connect_all(&client, &tls).await).await?;
     let known = connections.targets();
     // Before the catalog is opened: what is attached already has its ticket before anything is compared.
-    let adopted = adopt::adopt(&client, store.as_ref(), &known, false).await?;
+    let adopting = async || adopt::adopt(&client, store.as_ref(), &known, false).await;
+    let adopted = persist("adoption", adopting).await?;
     let catalog = Catalog::open(Parts {
         store: Arc::clone(&store) as Arc<dyn Store>,
         targets: known,
@@ -240,17 +244,21 @@ impl Standby {
 }
 
 /// What it shows to agents, on disk, where it is read for every connection.
-async fn credentials(args: &ControllerArgs, client: &Client) -> Result<TlsFiles> {
-    let made = certificates::ensure(client, &args.namespace, Timestamp::now()).await?;
+fn keep(args: &ControllerArgs, made: &Credentials) -> Result<TlsFiles> {
     made.write(&args.tls).with_context(|| format!("writing certificates to {}", args.tls.display()))?;
     Ok(TlsFiles::new(args.tls.clone()))
+}
+
+async fn look_at_certificates(args: &ControllerArgs, client: &Client) -> Result<()> {
+    let made = certificates::ensure(client, &args.namespace, Timestamp::now()).await?;
+    keep(args, &made).map(drop)
 }
 
 /// Certificates are made anew long before they end.
 async fn renew(args: ControllerArgs, client: Client) {
     loop {
         tokio::time::sleep(Duration::from_hours(12)).await;
-        if let Err(error) = credentials(&args, &client).await {
+        if let Err(error) = look_at_certificates(&args, &client).await {
             tracing::warn!(%error, "certificates were not looked at; trying again later");
         }
     }

@@ -46,6 +46,7 @@
 //! - What a watch does not show proves nothing. Whatever is taken away because an object is gone was looked for at the API server first.
 
 pub mod adopt;
+pub mod again;
 mod attacher;
 pub mod certificates;
 pub mod credentials;

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 
 use bowline_cluster::Pv;
-use bowline_cluster::adopt::{Found, plan};
+use bowline_cluster::adopt::{Found, adopt, plan};
+use bowline_cluster::again::persist;
 use bowline_core::{Ledger, NodeId, TargetId, TicketId, Timestamp, VolumeId};
+use bowline_store::MemoryStore;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::json;
+use std::sync::Mutex;
 
 const ID: &str = "db-000000ab";
 
@@ -202,4 +205,43 @@ fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     let lost =
         found(Pv { name: "other".to_owned(), ..pv(&["ReadWriteOnce"], &[]) }, vec![attachment("a", true)]);
     assert!(adopted(&lost).2.unwrap().contains("PersistentVolume db is not there"));
+}
+
+/// A server that has one PersistentVolume on the first page, fails once for each of these codes when it is asked for the second, and has one there.
+fn server_that_fails(codes: &'static [u16]) -> kube::Client {
+    let failures = Mutex::new(codes.iter());
+    let server = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let is_second = request.uri().query().unwrap_or_default().contains("continue=");
+        let volumes = request.uri().path().ends_with("/persistentvolumes");
+        let failed = is_second.then(|| failures.lock().unwrap().next()).flatten();
+        let pv = |name: &str| json!({"metadata": {"name": name}, "spec": {"csi": {"driver": "bowline.storage", "volumeHandle": format!("{name}-000000ab")}}});
+        let body = match (failed, volumes, is_second) {
+            (Some(code), ..) => {
+                json!({"kind": "Status", "status": "Failure", "code": code, "message": "not now", "reason": ""})
+            }
+            (None, true, false) => {
+                json!({"apiVersion": "v1", "kind": "List", "metadata": {"continue": "rest"}, "items": [pv("first")]})
+            }
+            (None, true, true) => {
+                json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [pv("second")]})
+            }
+            (None, false, _) => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []}),
+        };
+        let answer = http::Response::builder().status(failed.copied().unwrap_or(200));
+        let answer = answer.body(kube::client::Body::from(body.to_string().into_bytes())).unwrap();
+        async { Ok::<_, kube::Error>(answer) }
+    });
+    kube::Client::new(server, "default")
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_that_failed_ended_the_start_of_a_leader() {
+    let client = server_that_fails(&[410, 429, 503]);
+    let store = MemoryStore::default();
+    let adoption = persist("adoption", async || adopt(&client, &store, &[], true).await).await.unwrap();
+    let seen: Vec<&str> = adoption.refused.iter().map(|one| one.volume.as_str()).collect();
+    assert_eq!(seen, ["first-000000ab", "second-000000ab"], "each once: {adoption}");
+    let client = server_that_fails(&[403]);
+    let refused = persist("adoption", async || adopt(&client, &store, &[], true).await).await;
+    assert!(refused.unwrap_err().to_string().contains("not now"));
 }
