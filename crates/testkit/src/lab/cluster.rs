@@ -291,6 +291,9 @@ fn missing() -> Vec<&'static str> {
         ("network namespaces", Path::new("/proc/self/ns/net").exists()),
         ("process namespaces", Path::new("/proc/self/ns/pid").exists()),
         ("the packet filter (iptables, nat)", can_filter()),
+        ("pairs of network devices (veth)", can_add(&["veth", "peer", "name", "bowline-probe-b"])),
+        ("bridges", can_add(&["bridge"])),
+        ("loop devices", Path::new("/dev/loop-control").exists()),
     ];
     rows.into_iter().filter(|(_, has)| !has).map(|(what, _)| what).collect()
 }
@@ -313,6 +316,14 @@ fn can_filter() -> bool {
         "DNAT",
     ]);
     command.args(["--to-destination", "10.96.0.2:80"]);
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    command.env("PATH", path).output().is_ok_and(|output| output.status.success())
+}
+
+/// Whether a network namespace can have a device of this kind.
+fn can_add(kind: &[&str]) -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "ip", "link", "add", "bowline-probe", "type"]).args(kind);
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     command.env("PATH", path).output().is_ok_and(|output| output.status.success())
 }
