@@ -187,7 +187,11 @@ pub(crate) fn registered(registry: Arc<Mutex<Registry>>, said: Option<watch::Rec
 /// Asks until there is one; `otherwise` is what that means until then.
 async fn way_to_kubernetes(otherwise: &str) -> kube::Client {
     loop {
-        match kube::Client::try_default().await {
+        let client = match kube::Config::infer().await {
+            Ok(config) => bowline_store::kube::client(config),
+            Err(error) => Err(kube::Error::InferConfig(error)),
+        };
+        match client {
             Ok(client) => return client,
             Err(error) => {
                 tracing::warn!(%error, "no way to Kubernetes, so {otherwise}");

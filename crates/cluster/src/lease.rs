@@ -465,4 +465,33 @@ mod tests {
         settings.identity = "b".to_owned();
         assert_eq!(spec(&settings, Some(&first)).lease_transitions, Some(1));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_never_answered_kept_a_standby_from_leading() {
+        let asked = Arc::new(Mutex::new(0));
+        let server = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let count = {
+                let mut asked = asked.lock().unwrap();
+                *asked += 1;
+                *asked
+            };
+            async move {
+                if count == 1 {
+                    return std::future::pending().await;
+                }
+                let is_question = request.method().is_safe();
+                let gone = r#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404}"#;
+                let sent = request.into_body().collect_bytes().await?.to_vec();
+                let body = if is_question { gone.as_bytes().to_vec() } else { sent };
+                let mut answer = http::Response::new(kube::client::Body::from(body));
+                if is_question {
+                    *answer.status_mut() = http::StatusCode::NOT_FOUND;
+                }
+                Ok::<_, kube::Error>(answer)
+            }
+        });
+        let client = bowline_store::kube::bounded(Client::new(server, "n"));
+        let (leadership, _lost) = acquire(client, LeaseSettings::new("n", "l", "me")).await.unwrap();
+        assert_eq!(leadership.may_write(), Ok(()));
+    }
 }

@@ -28,6 +28,7 @@
 //! - Writing what is there already changes nothing, and keeps its revision.
 
 mod cache;
+mod deadline;
 mod follow;
 mod object;
 mod pages;
@@ -46,6 +47,7 @@ use tokio::task::AbortHandle;
 
 use crate::{Entry, Event, Expected, Key, Kind, Page, Revision, Store, StoreError};
 use cache::Cache;
+pub use deadline::bounded;
 use follow::{Follow, Signal};
 use object::{Object, Place};
 use pages::Tokens;
@@ -61,14 +63,14 @@ pub trait Guard: Send + Sync {
     fn may_write(&self) -> Result<(), String>;
 }
 
-/// A client that never repeats a write by itself.
+/// A client that never repeats a write by itself, and waits for no answer without end.
 ///
 /// # Errors
 ///
 /// When the configuration cannot be used, such as a certificate that is none.
 pub fn client(mut config: Config) -> Result<Client, kube::Error> {
     config.default_retry = false;
-    Client::try_from(config)
+    Client::try_from(config).map(bounded)
 }
 
 /// A [`Store`] in Kubernetes.

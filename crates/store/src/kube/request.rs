@@ -11,7 +11,8 @@ use kube::Client;
 use kube::api::{
     DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams,
 };
-use kube::core::{Request, request};
+use kube::client::Body;
+use kube::core::{Request, Status, request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -186,11 +187,11 @@ impl Api {
         let request = request.map_err(|error| Trouble::Refused(error.to_string()))?;
         let mut pause = Pause::new();
         loop {
-            let trouble = match within(self.client.request(request.clone())).await {
+            let (trouble, asked) = match self.ask(&request).await {
                 Ok(answer) => return Ok(answer),
-                Err(failed) => classify(failed, name),
+                Err((failed, asked)) => (classify(failed, name), asked),
             };
-            if !matches!(trouble, Trouble::Busy(_) | Trouble::Silent(_)) || !pause.take().await {
+            if !matches!(trouble, Trouble::Busy(_) | Trouble::Silent(_)) || !pause.take_after(asked).await {
                 return Err(trouble);
             }
         }
@@ -203,17 +204,49 @@ impl Api {
             // Never closed. Whether it may write is asked after the waiting, immediately before.
             let permit = self.writes.acquire().await;
             self.guard.may_write().map_err(Trouble::NotLeader)?;
-            let answered = within(self.client.request(request.clone())).await;
+            let answered = self.ask(&request).await;
             drop(permit);
-            let trouble = match answered {
+            let (trouble, asked) = match answered {
                 Ok(answer) => return Ok(answer),
-                Err(failed) => classify(failed, name),
+                Err((failed, asked)) => (classify(failed, name), asked),
             };
-            if !matches!(trouble, Trouble::Busy(_)) || !pause.take().await {
+            if !matches!(trouble, Trouble::Busy(_)) || !pause.take_after(asked).await {
                 return Err(trouble);
             }
         }
     }
+
+    /// Sends it once. With a failure comes how long the server asks to be left alone, which the client does not tell.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        request: &http::Request<Vec<u8>>,
+    ) -> Result<T, (Failed, Option<Duration>)> {
+        let mut asked = None;
+        let answered = within(async {
+            let answer = self.client.send(request.clone().map(Body::from)).await?;
+            asked = retry_after(&answer);
+            let code = answer.status();
+            let body = answer.into_body().collect_bytes().await?;
+            if code.is_client_error() || code.is_server_error() {
+                return Err(kube::Error::Api(status_of(code, &body).boxed()));
+            }
+            serde_json::from_slice(&body).map_err(kube::Error::SerdeError)
+        });
+        answered.await.map_err(|failed| (failed, asked))
+    }
+}
+
+/// What an answer says went wrong. Whoever turns requests away may not write a Status.
+fn status_of(code: http::StatusCode, body: &[u8]) -> Status {
+    serde_json::from_slice(body).unwrap_or_else(|_| {
+        Status::failure(String::from_utf8_lossy(body).trim(), "").with_code(code.as_u16())
+    })
+}
+
+/// In how many seconds the server wants to be asked again. It may also say a date; nobody does.
+fn retry_after(answer: &http::Response<Body>) -> Option<Duration> {
+    let seconds = answer.headers().get(http::header::RETRY_AFTER)?.to_str().ok()?;
+    seconds.parse().ok().map(Duration::from_secs)
 }
 
 fn at(collection: &str) -> Request {
@@ -251,7 +284,7 @@ fn classify(failed: Failed, name: &str) -> Trouble {
 }
 
 /// What an answer of the server means.
-pub(crate) fn judge(status: &kube::core::Status, name: &str) -> Trouble {
+pub(crate) fn judge(status: &Status, name: &str) -> Trouble {
     let said = || status.message.clone();
     match status.code {
         404 => {
@@ -303,9 +336,16 @@ impl Pause {
 
     /// Waits; `false` when there was waiting enough.
     pub(crate) async fn take(&mut self) -> bool {
-        if self.begun.elapsed() > PATIENCE {
+        self.take_after(None).await
+    }
+
+    /// Waits beyond the time that the server asked for; `false` when there was waiting enough, or would be by then.
+    async fn take_after(&mut self, asked: Option<Duration>) -> bool {
+        let asked = asked.unwrap_or_default();
+        if self.begun.elapsed() + asked > PATIENCE {
             return false;
         }
+        sleep(asked).await;
         self.wait().await;
         true
     }
@@ -325,7 +365,7 @@ mod tests {
 
     #[test]
     fn every_answer_is_judged_by_what_it_proves() {
-        let status = |value: Value| serde_json::from_value::<kube::core::Status>(value).unwrap();
+        let status = |value: Value| serde_json::from_value::<Status>(value).unwrap();
         let key = Key::new(crate::Kind::Ledger, "db-0");
         let rows = [
             (
@@ -354,5 +394,76 @@ mod tests {
             assert_eq!(error.outcome_known(), known, "{answer}: {error}");
             assert!(error.to_string().contains(says), "{answer}: {error}");
         }
+    }
+
+    struct Always;
+
+    impl Guard for Always {
+        fn may_write(&self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// What the server is to answer, one after another: a code, and after how many seconds it wants to be asked again.
+    type Answers = &'static [(u16, Option<u64>)];
+
+    /// The requests that came, each with the time since the one before.
+    type Gaps = Arc<std::sync::Mutex<Vec<Duration>>>;
+
+    /// A server that gives these answers.
+    fn server(answers: Answers) -> (Api, Gaps) {
+        let gaps: Gaps = Arc::default();
+        let (heard, mut last) = (Arc::clone(&gaps), Instant::now());
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let mut heard = heard.lock().unwrap();
+            let (code, asked) = answers.get(heard.len()).copied().unwrap_or((200, None));
+            heard.push(last.elapsed());
+            last = Instant::now();
+            let mut answer = http::Response::builder().status(code);
+            if let Some(seconds) = asked {
+                answer = answer.header("Retry-After", seconds);
+            }
+            let object = json!({ "metadata": { "name": "db", "uid": "u", "resourceVersion": "1" } });
+            let body = if code == 200 { object.to_string() } else { "try again later".to_owned() };
+            let answer = answer.body(Body::from(body.into_bytes())).unwrap();
+            async { Ok::<_, kube::Error>(answer) }
+        });
+        (Api::new(Client::new(service, "default"), Arc::new(Always)), gaps)
+    }
+
+    fn place() -> Place {
+        Place { collection: "volumeattachments", kind: "VolumeAttachment", name: "db".to_owned() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_has_too_much_to_do_is_asked_again_when_it_says_and_never_by_all_at_once() {
+        let busy: Answers = &[(429, Some(3)), (429, None), (503, None), (503, Some(2))];
+        let mut seconds = std::collections::BTreeSet::new();
+        for _ in 0..8 {
+            let (api, gaps) = server(busy);
+            api.get(&place()).await.unwrap();
+            let gaps = gaps.lock().unwrap().split_off(1);
+            let least = [3050, 100, 200, 2400].map(Duration::from_millis);
+            let most = [3103, 203, 403, 2803].map(Duration::from_millis);
+            assert!(gaps.len() == 4 && (0..4).all(|n| least[n] <= gaps[n] && gaps[n] <= most[n]), "{gaps:?}");
+            seconds.insert(gaps[2]);
+        }
+        assert!(seconds.len() > 1, "they all waited as long: {seconds:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_is_repeated_only_where_it_certainly_did_not_happen() {
+        let (api, gaps) = server(&[(429, Some(1)), (429, Some(1))]);
+        api.patch_status(&place(), &json!({})).await.unwrap();
+        assert_eq!(gaps.lock().unwrap().len(), 3);
+        let (api, gaps) = server(&[(503, Some(1))]);
+        let trouble = api.patch_status(&place(), &json!({})).await.unwrap_err();
+        assert!(matches!(&trouble, Trouble::Silent(why) if why == "503 try again later"), "{trouble:?}");
+        assert_eq!(gaps.lock().unwrap().len(), 1);
+        // Nobody waits longer than it would wait anyway.
+        let (api, gaps) = server(&[(429, Some(3600))]);
+        let trouble = api.patch_status(&place(), &json!({})).await.unwrap_err();
+        assert!(matches!(&trouble, Trouble::Busy(why) if why == "try again later"), "{trouble:?}");
+        assert_eq!(gaps.lock().unwrap().len(), 1);
     }
 }
