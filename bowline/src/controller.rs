@@ -42,7 +42,7 @@ use crate::up::{stopped, until};
     bowline controller --namespace bowline --pod-name $(POD_NAME) --csi unix:///csi/csi.sock --http 0.0.0.0:8460\n\n\
     docs/install.md says how it is installed, docs/kubernetes.md how it works.")]
 pub struct ControllerArgs {
-    /// Where CSI listens, for the sidecars in the same pod; only while this one leads.
+    /// Where CSI listens, for the sidecars in the same pod. While this one does not lead, it says there that it is not ready.
     #[arg(long, env = "BOWLINE_CSI", value_name = "unix://PATH", default_value = "unix:///csi/csi.sock")]
     pub csi: Endpoint,
 

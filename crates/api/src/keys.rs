@@ -29,7 +29,7 @@ pub const ATTACH_TIME: &str = "attach-time";
 /// After either prefix: whether for reading only.
 pub const READ_ONLY: &str = "readonly";
 
-/// The label of a node that was fenced: some of its volumes were taken from it while it may have been writing.
+/// The label of a pod that is deleted because its node was silent for too long: it may have been writing.
 pub const FENCED: &str = "bowline.storage/fenced";
 /// The taint by which somebody declares that a node is out of service.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";

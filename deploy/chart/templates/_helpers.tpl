@@ -45,7 +45,7 @@ capabilities:
 {{/* Flags that all sidecars have. */}}
 {{- define "bowline.sidecarArgs" -}}
 - --csi-address=/csi/csi.sock
-# The lease of the controller beside it governs it too: only the leader opens the socket.
+# The lease of the controller beside it governs it too: only the leader is ready on the socket, and a sidecar waits for that.
 - --leader-election=false
 - --timeout={{ .sidecar.timeout }}
 - --kube-api-qps={{ .all.kubeApiQps }}

@@ -130,7 +130,7 @@ impl Site {
         Ok(())
     }
 
-    /// As the chart starts it.
+    /// As the chart starts it, but with the rights of an administrator: rights are checked at every request all the same.
     pub(crate) fn start_controller(&mut self) {
         let directory = self.lab.directory();
         let arguments = [
