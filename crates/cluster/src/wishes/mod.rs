@@ -1,9 +1,9 @@
 //! What people write into `spec`, made true: a Volume that has no record yet is made, one whose size was raised is grown,
-//! one that was deleted is deleted; a Snapshot likewise; a ticket in `spec.attachmentTickets` is filed, and one that was
-//! taken out is withdrawn.
+//! one that was deleted is deleted; a Snapshot and a SnapshotGroup likewise; a ticket in `spec.attachmentTickets` is filed,
+//! and one that was taken out is withdrawn.
 //!
-//! **Flow.** What to do follows from the object alone (`volume`, `snapshot`: pure); the catalog does it, and it is the
-//! catalog that remembers how far it came. What cannot be done is said in an event on the object and tried again later.
+//! **Flow.** What to do follows from the object alone (`volume`, `snapshot`, `group`: pure); the catalog does it, and it is
+//! the catalog that remembers how far it came. What cannot be done is said in an event on the object and tried again later.
 //!
 //! What can be changed about a volume later (`settings`) is changed by CSI or the command line: a spec that was written
 //! once must not undo what somebody asked for since.
@@ -14,9 +14,9 @@
 mod spared;
 mod tickets;
 
-use bowline_api::{Snapshot, Volume, VolumeAttachment};
+use bowline_api::{Snapshot, SnapshotGroup, Volume, VolumeAttachment};
 use bowline_controller::{Catalog, NewVolume, Source, Use};
-use bowline_core::{Slot, SnapshotId, TargetId, VolumeId};
+use bowline_core::{GroupSnapshotId, Slot, SnapshotId, TargetId, VolumeId};
 use bowline_csi::{Name, TopologyRequirement};
 use bowline_store::{Key, Kind, KubeStore};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -44,6 +44,9 @@ enum Wish {
     Delete(VolumeId, Begun),
     Take(Name, String),
     DeleteSnapshot(SnapshotId, Begun),
+    TakeTogether(Name, Vec<String>),
+    /// With its snapshots.
+    DeleteGroup(GroupSnapshotId, Vec<SnapshotId>, Begun),
     /// It was deleted before anything was made.
     Forget,
 }
@@ -105,8 +108,9 @@ pub async fn run(
     let context = Arc::new(Context { client: client.clone(), store, catalog, pvs, speaker });
     let volumes = desk::serve(Api::<Volume>::all(client.clone()), Grants(Arc::clone(&context)), AGAIN);
     let snapshots = desk::serve(Api::<Snapshot>::all(client.clone()), Grants(Arc::clone(&context)), AGAIN);
+    let groups = desk::serve(Api::<SnapshotGroup>::all(client.clone()), Grants(Arc::clone(&context)), AGAIN);
     let tickets = desk::serve(Api::<VolumeAttachment>::all(client), Grants(context), AGAIN);
-    futures::future::join3(volumes, snapshots, tickets).await;
+    futures::future::join4(volumes, snapshots, groups, tickets).await;
 }
 
 /// Whoever grants the wishes of one kind.
@@ -139,6 +143,21 @@ impl Clerk<Snapshot> for Grants {
             Err(failure) => Err(failure),
         };
         self.0.told(&*object, "SnapshotNotAsWished", done).await
+    }
+}
+
+impl Clerk<SnapshotGroup> for Grants {
+    fn is_asked(&self, object: &SnapshotGroup) -> bool {
+        !matches!(group(object), Ok(Wish::Nothing))
+    }
+
+    async fn serve(&self, object: Arc<SnapshotGroup>) -> bool {
+        let done = match group(&object) {
+            Ok(Wish::Forget) => self.0.release(Kind::Group, &object.name_any()).await,
+            Ok(wish) => self.0.grant(wish).await,
+            Err(failure) => Err(failure),
+        };
+        self.0.told(&*object, "SnapshotGroupNotAsWished", done).await
     }
 }
 
@@ -200,6 +219,20 @@ impl Context {
                     spared::snapshot(&self.client, &id).await?;
                 }
                 self.catalog.delete_snapshot(&id, WAIT).await.map_err(refused)
+            }
+            Wish::TakeTogether(name, volumes) => {
+                let mut ids = vec![];
+                for volume in &volumes {
+                    let found = self.catalog.find_volume(volume).await;
+                    ids.push(found.map_err(|error| field("spec.volumes", error))?.id);
+                }
+                self.catalog.create_group(name, &ids, WAIT).await.map(drop).map_err(refused)
+            }
+            Wish::DeleteGroup(id, snapshots, Begun(begun)) => {
+                if !begun {
+                    spared::group(&self.client, &snapshots).await?;
+                }
+                self.catalog.delete_group(&id, WAIT).await.map_err(refused)
             }
         }
     }
@@ -305,4 +338,27 @@ fn snapshot(object: &Snapshot) -> Result<Wish, WishFailure> {
         return Ok(Wish::Nothing);
     }
     Ok(Wish::Take(placed(&object.name_any(), &object.spec.name)?, object.spec.volume.clone()))
+}
+
+/// What a SnapshotGroup asks for.
+fn group(object: &SnapshotGroup) -> Result<Wish, WishFailure> {
+    let deleted = object.metadata.deletion_timestamp.is_some();
+    let status = object.status.clone().unwrap_or_default();
+    if status.record_version.is_some() {
+        if !deleted {
+            return Ok(Wish::Nothing);
+        }
+        let id = GroupSnapshotId::new(&status.id).map_err(|error| field("status.id", error))?;
+        let snapshots = status.snapshots.iter().map(SnapshotId::new);
+        let snapshots =
+            snapshots.collect::<Result<_, _>>().map_err(|error| field("status.snapshots", error))?;
+        return Ok(Wish::DeleteGroup(id, snapshots, Begun::of(&status.phase)));
+    }
+    if deleted {
+        return Ok(Wish::Forget);
+    }
+    if is_being_made(object) {
+        return Ok(Wish::Nothing);
+    }
+    Ok(Wish::TakeTogether(placed(&object.name_any(), &object.spec.name)?, object.spec.volumes.clone()))
 }

@@ -7,13 +7,14 @@
 //! PersistentVolume that is known, without a question: many objects that are deleted at once shall not list everything again and again.
 
 use bowline_api::keys::DRIVER;
-use bowline_api::{Snapshot, Volume};
+use bowline_api::{Snapshot, SnapshotGroup, Volume};
 use bowline_core::{SnapshotId, VolumeId};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client, CustomResourceExt, ResourceExt};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fmt::Debug;
 
 use super::WishFailure;
@@ -46,6 +47,17 @@ fn stands(pv: &str) -> WishFailure {
 /// Whether a snapshot whose object was deleted may go.
 pub(super) async fn snapshot(client: &Client, id: &SnapshotId) -> Result<(), WishFailure> {
     definition::<Snapshot>(client).await?;
+    contents(client, std::slice::from_ref(id)).await
+}
+
+/// Whether a group whose object was deleted may go with these snapshots. Whatever stands for a group in Kubernetes has a VolumeSnapshotContent for
+/// each of them.
+pub(super) async fn group(client: &Client, snapshots: &[SnapshotId]) -> Result<(), WishFailure> {
+    definition::<SnapshotGroup>(client).await?;
+    contents(client, snapshots).await
+}
+
+async fn contents(client: &Client, snapshots: &[SnapshotId]) -> Result<(), WishFailure> {
     let kind = ApiResource {
         group: "snapshot.storage.k8s.io".to_owned(),
         version: "v1".to_owned(),
@@ -57,7 +69,9 @@ pub(super) async fn snapshot(client: &Client, id: &SnapshotId) -> Result<(), Wis
     let stands_for = |object: &DynamicObject| {
         let handles =
             ["/status/snapshotHandle", "/spec/source/snapshotHandle"].map(|path| object.data.pointer(path));
-        object.data["spec"]["driver"] == DRIVER && handles.into_iter().flatten().any(|one| one == id.as_str())
+        let mut handles = handles.into_iter().flatten().filter_map(Value::as_str);
+        object.data["spec"]["driver"] == DRIVER
+            && handles.any(|handle| snapshots.iter().any(|id| id.as_str() == handle))
     };
     match first(&all, stands_for).await {
         Ok(None) => Ok(()),

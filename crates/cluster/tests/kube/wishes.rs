@@ -1,6 +1,6 @@
 //! What people write into specs, and the certificates of agents: objects in, objects out.
 
-use bowline_api::{Snapshot, Volume, VolumeAttachment};
+use bowline_api::{Snapshot, SnapshotGroup, Volume, VolumeAttachment};
 use bowline_cluster::certificates::{self, AGENT_SECRET, CONTROLLER_SECRET};
 use bowline_cluster::{PersistentVolumes, Speaker, Writes, wishes};
 use bowline_controller::{Catalog, Node, Parts};
@@ -108,6 +108,23 @@ async fn made(world: &World, name: &str) -> String {
     .await
 }
 
+/// A VolumeSnapshotContent that stands for a snapshot.
+async fn stand_for(world: &World, name: &str, snapshot: &str) -> Api<DynamicObject> {
+    let kind = ApiResource {
+        group: "snapshot.storage.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "snapshot.storage.k8s.io/v1".to_owned(),
+        kind: "VolumeSnapshotContent".to_owned(),
+        plural: "volumesnapshotcontents".to_owned(),
+    };
+    let contents: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
+    let content = json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name},
+        "spec": {"driver": "bowline.storage", "deletionPolicy": "Retain", "source": {"snapshotHandle": snapshot},
+            "volumeSnapshotRef": {"namespace": "default", "name": "wanted"}}});
+    contents.create(&PostParams::default(), &parse(content)).await.unwrap();
+    contents
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_somebody_writes_is_made_grown_copied_and_deleted() {
     let Some(world) = World::new().await else { return };
@@ -173,18 +190,7 @@ async fn data_is_kept_while_a_persistent_volume_or_a_snapshot_content_stands_for
         (status.phase == "Ready").then_some(status.id)
     })
     .await;
-    let kind = ApiResource {
-        group: "snapshot.storage.k8s.io".to_owned(),
-        version: "v1".to_owned(),
-        api_version: "snapshot.storage.k8s.io/v1".to_owned(),
-        kind: "VolumeSnapshotContent".to_owned(),
-        plural: "volumesnapshotcontents".to_owned(),
-    };
-    let contents: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
-    let content = json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "content"},
-        "spec": {"driver": "bowline.storage", "deletionPolicy": "Retain", "source": {"snapshotHandle": snapshot},
-            "volumeSnapshotRef": {"namespace": "default", "name": "wanted"}}});
-    contents.create(&PostParams::default(), &parse(content)).await.unwrap();
+    let contents = stand_for(&world, "content", &snapshot).await;
 
     volumes.delete("claimed", &DeleteParams::default()).await.unwrap();
     snapshots.delete("kept", &DeleteParams::default()).await.unwrap();
@@ -214,6 +220,50 @@ async fn data_is_kept_while_a_persistent_volume_or_a_snapshot_content_stands_for
     })
     .await;
     assert!(world.target.items().is_empty(), "{:?}", world.target.items());
+    granting.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_somebody_wrote_was_ignored_and_one_that_was_deleted_hung() {
+    let Some(world) = World::new().await else { return };
+    world.define().await;
+    lab().unwrap().apply_snapshot_definitions();
+    let granting = Granting::start(&world).await;
+    let (groups, snapshots) = (world.api::<SnapshotGroup>(), world.api::<Snapshot>());
+    made(&world, "left").await;
+    let right = made(&world, "right").await;
+    let wish = |name: &str, volumes: &[&str]| {
+        json!({"apiVersion": "bowline.storage/v1beta1", "kind": "SnapshotGroup", "metadata": {"name": name},
+            "spec": {"name": name, "volumes": volumes}})
+    };
+    // A volume by its name, and one by its id.
+    world.create::<SnapshotGroup>(wish("both", &["left", &right])).await;
+    let taken = wait_for("the group", async || {
+        groups.get("both").await.unwrap().status.filter(|status| status.phase == "Ready")
+    })
+    .await;
+    assert_eq!((taken.snapshots.len(), world.target.items().len()), (2, 4), "{taken:?}");
+    world.create::<SnapshotGroup>(wish("neither", &["left", "nowhere"])).await;
+    until_said(&world, "neither", "spec.volumes: there is no volume").await;
+
+    let contents = stand_for(&world, "member", &taken.snapshots[1]).await;
+    groups.delete("both", &DeleteParams::default()).await.unwrap();
+    until_said(&world, "both", "VolumeSnapshotContent member stands for it").await;
+    assert_eq!(world.target.items().len(), 4, "{:?}", world.target.items());
+    contents.delete("member", &DeleteParams::default()).await.unwrap();
+    wait_for("the content to be gone", async || {
+        contents.get_opt("member").await.unwrap().is_none().then_some(())
+    })
+    .await;
+    nudged(&groups, "both").await.unwrap();
+    groups.delete("neither", &DeleteParams::default()).await.unwrap();
+    wait_for("the groups and their snapshots to go", async || {
+        let groups = groups.list(&ListParams::default()).await.unwrap().items.len();
+        let snapshots = snapshots.list(&ListParams::default()).await.unwrap().items.len();
+        (groups + snapshots == 0).then_some(())
+    })
+    .await;
+    assert_eq!(world.target.items().len(), 2, "only the volumes: {:?}", world.target.items());
     granting.stop().await;
 }
 
@@ -271,6 +321,61 @@ async fn a_ticket_in_a_spec_is_filed_beside_bad_ones_and_withdrawn_when_it_is_ta
         "spec": {"volume": "ticketed", "attachmentTickets": { "a-nowhere": ticket("a-nowhere", "unknown") }}});
     attachments.patch(&id, &apply, &Patch::Apply(&without)).await.unwrap();
     open(&[]).await;
+    granting.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_managers_each_owns_its_ticket_and_withdraws_it_by_applying_without_it() {
+    let Some(world) = World::new().await else { return };
+    world.define().await;
+    let granting = Granting::start(&world).await;
+    let id = made(&world, "shared").await;
+    let volume = bowline_core::VolumeId::new(&id).unwrap();
+    let attachments = world.api::<VolumeAttachment>();
+    // As each of them would write it: its own key, and nothing of the other. Without force: a conflict would be told.
+    let apply = async |manager: &str, node: Option<&str>| {
+        let mut wish = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "VolumeAttachment",
+            "metadata": {"name": id}, "spec": {"volume": "shared"}});
+        if let Some(node) = node {
+            wish["spec"]["attachmentTickets"] =
+                json!({manager: {"id": manager, "type": "bowline-api", "nodeID": node}});
+        }
+        attachments.patch(&id, &PatchParams::apply(manager), &Patch::Apply(&wish)).await
+    };
+    apply("backup", Some("a")).await.unwrap();
+    let both = apply("report", Some("b")).await.unwrap();
+    let keys = |object: &VolumeAttachment| object.spec.attachment_tickets.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&both), ["backup", "report"]);
+    for manager in ["backup", "report"] {
+        let fields = both.metadata.managed_fields.iter().flatten();
+        let own = fields.clone().find(|one| one.manager.as_deref() == Some(manager)).unwrap();
+        let owned = &own.fields_v1.as_ref().unwrap().0["f:spec"]["f:attachmentTickets"];
+        let owned: Vec<&String> = owned.as_object().unwrap().keys().filter(|key| *key != ".").collect();
+        assert_eq!(owned, [&format!("f:{manager}")], "{owned:?}");
+    }
+    let open = async |nodes: &[&str]| {
+        wait_for(&format!("{nodes:?} to reach it"), async || {
+            let open: Vec<String> =
+                world.target.open(&volume).into_iter().map(|(_, node)| node.to_string()).collect();
+            (open == nodes).then_some(())
+        })
+        .await;
+    };
+    open(&["a"]).await;
+    // The one again, as it was: nothing of the other goes. A key of the other is refused.
+    assert_eq!(keys(&apply("backup", Some("a")).await.unwrap()), ["backup", "report"]);
+    let theirs = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "VolumeAttachment", "metadata": {"name": id},
+        "spec": {"volume": "shared", "attachmentTickets": {"report": {"id": "report", "type": "bowline-api", "nodeID": "a", "generation": 1}}}});
+    let taken =
+        attachments.patch(&id, &PatchParams::apply("backup"), &Patch::Apply(&theirs)).await.unwrap_err();
+    assert!(matches!(&taken, kube::Error::Api(status) if status.code == 409), "{taken}");
+    assert!(taken.to_string().contains("report"), "{taken}");
+
+    assert_eq!(keys(&apply("backup", None).await.unwrap()), ["report"]);
+    open(&["b"]).await;
+    assert_eq!(keys(&apply("report", None).await.unwrap()), [""; 0]);
+    open(&[]).await;
+    world.check();
     granting.stop().await;
 }
 

@@ -103,6 +103,7 @@ impl World {
             .await;
         }
         self.clear::<bowline_api::VolumeAttachment>().await;
+        self.clear::<bowline_api::SnapshotGroup>().await;
         self.clear::<bowline_api::Snapshot>().await;
         self.clear::<bowline_api::Volume>().await;
         self.clear::<bowline_api::Target>().await;
