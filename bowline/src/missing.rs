@@ -78,7 +78,8 @@ mod tests {
         let order = NewVolume { volume: volume.clone(), name: "v".to_owned(), size: 1 << 20, source: None };
         target.create(&order, &Progress::default()).await.unwrap();
         let mode = Mode { write: true, frontend: true, share: Share::Nobody };
-        let grant = Grant { volume, node: NodeId::new("a").unwrap(), epoch: Epoch::new(1), mode };
+        let grant =
+            Grant { volume, node: NodeId::new("a").unwrap(), epoch: Epoch::new(1), mode, beside: None };
         target.allow(&grant).await.unwrap();
         drop(target);
         let rebooted = kernel("after-reboot");

@@ -397,7 +397,13 @@ mod tests {
     #[test]
     fn a_request_that_cannot_be_meant_so_is_refused_by_its_field() {
         let mode = wire::Mode { write: true, frontend: true, share: wire::Share::Nobody.into() };
-        let good = wire::AllowRequest { volume: "v".into(), node: "n".into(), epoch: 1, mode: Some(mode) };
+        let good = wire::AllowRequest {
+            volume: "v".into(),
+            node: "n".into(),
+            epoch: 1,
+            mode: Some(mode),
+            beside: None,
+        };
         assert!(to_grant(&good).is_ok());
         let odd = Some(wire::Mode { share: 77, ..mode });
         for (request, told) in [
