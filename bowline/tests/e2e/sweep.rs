@@ -333,6 +333,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("host.nvme-rescan.after", "the same"),
     ("node.used.before", "the same"),
     ("node.used.after", "the same"),
+    ("target.copy.before", "a copy where blocks cannot be shared: target/tests/file/copies.rs"),
+    ("target.copy.after", "the same"),
+    ("target.mark.before", "the same"),
+    ("target.mark.after", "the same"),
     ("host.nvme-reset.before", "a connection that only counts as live: host/tests/nvme/connect.rs"),
     ("host.nvme-reset.after", "the same"),
 ];
