@@ -17,6 +17,8 @@ use crate::watch::{Change, follow};
 struct Seen {
     /// Whether there is a Node object; `None` until one of them was heard of.
     present: Option<bool>,
+    /// How often a Node object was heard of: a look that has found none says nothing about one that came meanwhile.
+    told: u64,
     not_ready: Option<Timestamp>,
     out_of_service: Option<Timestamp>,
     /// The driver's name for it and how many volumes it can have, while the driver runs there.
@@ -36,6 +38,7 @@ impl Seen {
 
     fn hear_node(&mut self, node: &Node, now: Timestamp) {
         self.present = Some(true);
+        self.told += 1;
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
         // A node that has not said anything yet counts as one that has just stopped.
@@ -46,6 +49,11 @@ impl Seen {
         let taint = taints.into_iter().find(|taint| taint.key == OUT_OF_SERVICE);
         self.out_of_service = taint
             .map(|taint| taint.time_added.as_ref().map(|time| time.0).or(self.out_of_service).unwrap_or(now));
+    }
+
+    /// A look that began when it was told `told` times has found no Node object. Returns whether that is news.
+    fn hear_gone(&mut self, told: u64) -> bool {
+        self.told == told && self.present.replace(false) != Some(false)
     }
 
     fn hear_driver(&mut self, csi: Option<&CSINode>) {
@@ -159,18 +167,23 @@ impl Nodes {
 }
 
 impl Inner {
+    /// Learns something of a node and passes it on. In the order in which it was learned: hence under one lock, so that what was heard before a node
+    /// was gone is not told afterwards.
     fn hear(&self, name: &str, learn: impl FnOnce(&mut Seen, Timestamp)) {
-        let (before, after) = {
+        {
             let mut seen = lock(&self.seen);
             let one = seen.entry(name.to_owned()).or_default();
             let before = one.clone();
             learn(one, Timestamp::now());
-            (before, one.clone())
-        };
-        if before == after {
-            return;
+            if (Seen { told: before.told, ..one.clone() }) == before {
+                return;
+            }
+            self.tell(one);
         }
-        self.tell(&after);
+        self.changed(name);
+    }
+
+    fn changed(&self, name: &str) {
         for hear in lock(&self.changed).iter() {
             hear(name);
         }
@@ -199,10 +212,11 @@ impl Inner {
     /// The node does not show: only a look at the API server itself proves that it is gone.
     async fn look_for(&self, name: &str) {
         let mut failures = 0;
-        loop {
+        let told = loop {
+            let told = lock(&self.seen).get(name).map_or(0, |seen| seen.told);
             match self.api.get_opt(name).await {
                 Ok(Some(node)) => return self.hear(name, |seen, now| seen.hear_node(&node, now)),
-                Ok(None) => break,
+                Ok(None) => break told,
                 Err(error) => {
                     tracing::warn!(node = name, %error, "it is not known whether this node is gone");
                     let longest = std::time::Duration::from_secs(30);
@@ -210,23 +224,23 @@ impl Inner {
                     failures += 1;
                 }
             }
-        }
-        let id = {
+        };
+        {
             let mut seen = lock(&self.seen);
             let one = seen.entry(name.to_owned()).or_default();
-            let news = one.present != Some(false);
-            one.present = Some(false);
-            one.id.clone().filter(|_| news)
-        };
-        let Some(id) = id else { return };
-        tracing::warn!(node = name, "the node was removed from the cluster; what it has is taken from it");
-        let sentence =
-            format!("Node {name} was removed from the cluster; what it has is taken from it at the target.");
-        self.catalog.tell(None, "NodeGone", sentence);
-        self.catalog.observe_node_gone(&id, Timestamp::now());
-        for hear in lock(&self.changed).iter() {
-            hear(name);
+            let news = one.hear_gone(told);
+            let Some(id) = one.id.clone().filter(|_| news) else { return };
+            tracing::warn!(
+                node = name,
+                "the node was removed from the cluster; what it has is taken from it"
+            );
+            let sentence = format!(
+                "Node {name} was removed from the cluster; what it has is taken from it at the target."
+            );
+            self.catalog.tell(None, "NodeGone", sentence);
+            self.catalog.observe_node_gone(&id, Timestamp::now());
         }
+        self.changed(name);
     }
 }
 
@@ -267,6 +281,19 @@ mod tests {
             seen.hear_node(&node(ready, &taints), later);
             assert_eq!(seen.state(), expected, "the same again is since the same moment");
         }
+    }
+
+    #[test]
+    fn a_node_that_came_back_during_a_look_was_taken_for_gone() {
+        let mut seen = Seen::default();
+        seen.hear_node(&node("True", &json!([])), Timestamp::UNIX_EPOCH);
+        let before_the_look = seen.told;
+        seen.hear_node(&node("True", &json!([])), Timestamp::UNIX_EPOCH);
+        assert!(!seen.hear_gone(before_the_look));
+        assert_eq!(seen.present, Some(true));
+        assert!(seen.hear_gone(seen.told));
+        assert!(!seen.hear_gone(seen.told), "that is known");
+        assert_eq!(seen.present, Some(false));
     }
 
     #[test]

@@ -198,11 +198,24 @@ impl Inner {
         // Of a node that is lost, "attached" is taken back by deleting the object, and by nothing else: kube-controller-manager takes an
         // object that says "not attached" for detached already, asks for the next node, and was not seen to delete this one. And of one of which nobody
         // knows yet whether its target lets it in, nothing is taken back either.
-        let known = !matches!(
+        let kept = matches!(
             verdict,
             Verdict::NodeOutOfService { .. } | Verdict::NodeGone { .. } | Verdict::TargetNotCompared { .. }
         );
+        // Nor is it taken back where the node might still reach the volume: it is not detached.
+        let may_reach = is_attached(object) && !kept && self.may_reach(&volume.id, &ticket.node).await;
+        let known = !kept && !may_reach;
+        // When the hold ends, the verdict may stay as it is: then nothing is heard.
+        let next = if may_reach { Next::Later } else { next };
         self.refuse(name, object, Refusal { kind, sentence, need, known, next }).await
+    }
+
+    /// Whether a node might still reach the volume, as far as is known.
+    async fn may_reach(&self, volume: &VolumeId, node: &NodeId) -> bool {
+        match self.catalog.view(volume).await {
+            Ok(view) => view.lost || view.ledger.holds().contains_key(node),
+            Err(_) => true,
+        }
     }
 
     /// A node that cannot be asked for any more may have the volume all the same, or have lost it: the ledger knows.

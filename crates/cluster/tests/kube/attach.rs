@@ -374,6 +374,38 @@ async fn a_node_out_of_service_or_removed_is_fenced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_could_not_be_shut_out_was_shown_as_detached() {
+    let Some(world) = World::new().await else { return };
+    let controller = world.start().await;
+    let volume = controller.volume(&world, "stuck").await;
+    world.attach("va-stuck", "stuck", "a").await;
+    world.until_attached("va-stuck").await;
+    let node = NodeId::new("id-a").unwrap();
+    world.target.set_busy(&node, Some("/dev/loop7"));
+    let taints = async |taints| {
+        let patch = json!({"spec": {"taints": taints}});
+        world.api::<Node>().patch("a", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    };
+    taints(json!([{"key": "node.kubernetes.io/out-of-service", "value": "wrong", "effect": "NoExecute"}]))
+        .await;
+    world.until_told("va-stuck", "out of service").await;
+    // The fence that has begun goes on, and is not proven.
+    taints(json!(null)).await;
+    let told = world.until_told("va-stuck", "/dev/loop7 still uses the volume").await;
+    assert!(told.status.unwrap().attached, "nothing is proven");
+    assert_eq!(world.target.open(&volume.id).len(), 1);
+    world.target.set_busy(&node, None);
+    wait_for("a new grant to be told", async || {
+        let object = world.attachment("va-stuck").await?;
+        let status = object.status.as_ref()?;
+        (status.attach_error.is_none() && metadata(&object).ends_with(":e2")).then_some(())
+    })
+    .await;
+    world.until_open(&volume, &["id-a"]).await;
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_removed_while_nobody_watched_is_fenced_after_the_start() {
     let Some(world) = World::new().await else { return };
     let controller = world.start().await;
