@@ -187,3 +187,54 @@ fn only_pods_that_touch_the_machine_are_privileged() {
         }
     }
 }
+
+/// What the account of the controller may do with a kind, by the roles of the controller itself and not of the sidecars beside it.
+fn verbs_on(documents: &[Value], group: &str, resource: &str) -> Vec<String> {
+    let rules = rules(documents).into_iter();
+    let of_it = rules
+        .filter(|(_, name, _)| *name == "bowline-controller")
+        .filter(|(_, _, rule)| words(rule, "apiGroups").contains(&group))
+        .filter(|(_, _, rule)| words(rule, "resources").contains(&resource));
+    let mut verbs: Vec<String> =
+        of_it.flat_map(|(_, _, rule)| words(rule, "verbs")).map(str::to_owned).collect();
+    verbs.sort_unstable();
+    verbs.dedup();
+    verbs
+}
+
+#[test]
+fn the_controller_has_no_right_that_it_does_not_use() {
+    let Some(chart) = Chart::new("rights of the controller") else { return };
+    let (storage, kubernetes) = ("bowline.storage", "storage.k8s.io");
+    // What is given only where a value asks for it is in the rows of that value.
+    let rows = [
+        ("", storage, "volumes", "create delete get list patch watch"),
+        ("", storage, "volumes/status", "patch update"),
+        ("", storage, "targets", "create list patch watch"),
+        ("", storage, "targets/status", "patch"),
+        ("", kubernetes, "csinodes", "list watch"),
+        ("", kubernetes, "volumeattachments", "get list patch watch"),
+        ("", kubernetes, "volumeattachments/status", "patch"),
+        ("attacher: sidecar", kubernetes, "volumeattachments", "list"),
+        ("attacher: sidecar", kubernetes, "volumeattachments/status", ""),
+        ("attacher: sidecar", "", "persistentvolumes", "list patch watch"),
+        ("", "", "persistentvolumes", "get list patch watch"),
+        ("", "", "persistentvolumeclaims", ""),
+        ("", "", "pods", "list watch"),
+        ("", "", "secrets", "create get update"),
+        ("", "", "events", ""),
+        ("", "events.k8s.io", "events", "create patch"),
+        ("controller: { fenceNotReadyAfter: 5m }", "", "persistentvolumeclaims", "get"),
+        ("controller: { fenceNotReadyAfter: 5m }", "", "pods", "delete list patch watch"),
+        (
+            "controller: { fenceNotReadyAfter: 5m }",
+            kubernetes,
+            "volumeattachments",
+            "delete get list patch watch",
+        ),
+    ];
+    for (values, group, resource, verbs) in rows {
+        let has = verbs_on(&chart.render(values), group, resource);
+        assert_eq!(has.join(" "), verbs, "{values:?}: {group}/{resource}");
+    }
+}

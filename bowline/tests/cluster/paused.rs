@@ -2,7 +2,7 @@
 
 use crate::storm::{leader, process};
 use crate::{Cluster, PATIENCE};
-use bowline_testkit::lab::{Change, NAMESPACE, Observer};
+use bowline_testkit::lab::{Asked, NAMESPACE, Observer};
 use bowline_testkit::say;
 
 /// Its process is stopped, another one leads and grants, and it goes on. It does not even try to write: its log says that it ends, and
@@ -62,10 +62,10 @@ pub(crate) fn a_paused_leader_writes_nothing_when_it_wakes(cluster: &Cluster, ob
     cluster.delete("pvc", "paused");
 }
 
-fn nothing_was_written_by(old: &str, new: &str, woken: &str, changes: &[Change]) {
-    let by = |pod: &str, is_late: bool| -> Vec<&Change> {
+fn nothing_was_written_by(old: &str, new: &str, woken: &str, changes: &[Asked]) {
+    let by = |pod: &str, is_late: bool| -> Vec<&Asked> {
         // The sidecars have their pod's account, and names of their own.
-        let program = |change: &&Change| !change.agent.starts_with("csi-") && change.pod == pod;
+        let program = |change: &&Asked| !change.agent.starts_with("csi-") && change.pod == pod;
         changes.iter().filter(program).filter(|change| (change.at.as_str() > woken) == is_late).collect()
     };
     // That the log sees such things at all.

@@ -57,6 +57,7 @@ fn in_a_storm_of_pods_and_dying_leaders_no_volume_is_ever_on_two_nodes() {
     nothing_is_left(&cluster, &directory, &observer);
     let seen = observer.seen();
     assert!(seen.moves() > 0, "nothing has moved: {seen:?}");
+    assert_eq!(cluster.lab.refused(), [], "a component lacks a right that it uses");
     say(&format!(
         "storm: {} looks of the observer, the longest pause {} ms, {} grants, {} moves, no violation; {} s in all",
         seen.looks,

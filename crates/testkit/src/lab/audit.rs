@@ -1,4 +1,4 @@
-//! What the API server wrote down about whoever changed something.
+//! What the API server wrote down about what pods asked of it.
 
 use super::ClusterLab;
 use serde_json::Value;
@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 /// The log, in the directory of the lab.
 pub(super) const LOG: &str = "audit.log";
 
-/// Requests of pods that change something; what they contain is not written down.
+/// What changes something is told apart from the rest by this.
+const CHANGES: [&str; 4] = ["create", "update", "patch", "delete"];
+
+/// Requests of pods, and what became of them; what they contain is not written down.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
-omitStages: [RequestReceived]
+omitStages: [RequestReceived, ResponseStarted]
 rules:
-  - { level: Metadata, verbs: [create, update, patch, delete], userGroups: [\"system:serviceaccounts\"] }
+  - { level: Metadata, userGroups: [\"system:serviceaccounts\"] }
   - { level: None }
 ";
 
@@ -23,9 +26,9 @@ pub(super) fn write_policy(directory: &Path) -> PathBuf {
     path
 }
 
-/// A request to change something, and what became of it.
+/// A request, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct Asked {
     /// When it came, as the API server writes times: `2026-01-01T10:00:00.000000Z`, so that they can be compared.
     pub at: String,
     /// The pod whose account it was made with.
@@ -40,17 +43,27 @@ pub struct Change {
 
 impl ClusterLab {
     /// Every change that a pod has asked for, in the order in which they were answered. The lab must have been started with `audit`.
-    pub fn audit(&self) -> Vec<Change> {
+    pub fn audit(&self) -> Vec<Asked> {
+        let asked = self.asked().into_iter();
+        asked.filter(|asked| CHANGES.iter().any(|verb| asked.what.starts_with(verb))).collect()
+    }
+
+    /// Every request of a pod that its account has no right to.
+    pub fn refused(&self) -> Vec<Asked> {
+        self.asked().into_iter().filter(|asked| asked.code == 403).collect()
+    }
+
+    fn asked(&self) -> Vec<Asked> {
         let text = fs::read_to_string(self.directory().join(LOG)).unwrap();
-        text.lines().filter_map(|line| change(&serde_json::from_str(line).ok()?)).collect()
+        text.lines().filter_map(|line| asked(&serde_json::from_str(line).ok()?)).collect()
     }
 }
 
-fn change(line: &Value) -> Option<Change> {
+fn asked(line: &Value) -> Option<Asked> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let object = &line["objectRef"];
     let pod = line["user"]["extra"]["authentication.kubernetes.io/pod-name"].get(0)?;
-    Some(Change {
+    Some(Asked {
         at: word(&line["requestReceivedTimestamp"]),
         pod: word(pod),
         agent: word(&line["userAgent"]),

@@ -33,7 +33,7 @@ pub struct Options {
     pub snapshots: bool,
     /// Where it keeps everything; a temporary directory if nothing is said. Removed at its end.
     pub directory: Option<PathBuf>,
-    /// Whether the API server writes down who changed what: see [`ClusterLab::audit`].
+    /// Whether the API server writes down what pods ask of it: see [`ClusterLab::audit`].
     pub audit: bool,
     /// Whether it waits until no other test has a cluster: they share the machine.
     pub alone: bool,

@@ -20,7 +20,7 @@ mod processes;
 mod programs;
 
 pub use api::{Access, ApiLab};
-pub use audit::Change;
+pub use audit::Asked;
 pub use cluster::{ClusterLab, NAMESPACE, NODE_PATIENCE, Options};
 pub(crate) use image::cache;
 pub use image::{BUSYBOX, Image};

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use bowline_csi::wire;
 use bowline_csi::wire::controller_client::ControllerClient;
 use bowline_testkit::driver::{RWO, channel};
-use bowline_testkit::lab::{ApiLab, Process};
+use bowline_testkit::lab::{Access, ApiLab, Process, tools};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ pub(crate) struct Site {
     pub(crate) client: Client,
     pub(crate) board: Arc<Board>,
     binary: PathBuf,
+    /// With the rights that the chart gives to the controller.
+    kubeconfig: PathBuf,
     controller: Option<Process>,
     _agent: Option<Process>,
     /// The ids of the volumes that there are.
@@ -52,6 +55,19 @@ pub(crate) fn attachment(name: &str, pv: &str, attacher: &str) -> Result<VolumeA
 /// The name of the PersistentVolume and of the VolumeAttachment of a volume.
 pub(crate) fn name(n: usize) -> String {
     format!("volume-{n}")
+}
+
+/// A file of the chart, as it is installed with these values.
+pub(crate) fn of_chart(template: &str, values: &[&str]) -> Result<String> {
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/chart");
+    let namespace = format!("--namespace={NAMESPACE}");
+    let output = Command::new(tools("helm").join("helm"))
+        .args(["template", "bowline", chart, "--kube-version=1.36.0", &namespace])
+        .args(values.iter().map(|value| format!("--set={value}")))
+        .arg(format!("--show-only=templates/{template}"))
+        .output()?;
+    ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Looks until there is something to see.
@@ -96,8 +112,13 @@ impl Site {
             define(&client, &definition).await?;
         }
         let board = Board::start(client.clone()).await?;
-        let mut site = Self { lab, client, board, binary, controller: None, _agent: None, volumes: vec![] };
-        site.lab.apply_text(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAMESPACE}}}}}"));
+        lab.apply_text(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAMESPACE}}}}}"));
+        for file in ["accounts.yaml", "rbac-controller.yaml"] {
+            lab.apply_text(&of_chart(file, &[])?);
+        }
+        let kubeconfig = lab.kubeconfig_for(Access::ServiceAccount(NAMESPACE, "bowline-controller"));
+        let mut site =
+            Self { lab, client, board, binary, kubeconfig, controller: None, _agent: None, volumes: vec![] };
         site.add_node().await?;
         site.start_controller();
         site.add_target().await?;
@@ -130,7 +151,7 @@ impl Site {
         Ok(())
     }
 
-    /// As the chart starts it, but with the rights of an administrator: rights are checked at every request all the same.
+    /// As the chart starts it, and with the rights that it has there.
     pub(crate) fn start_controller(&mut self) {
         let directory = self.lab.directory();
         let arguments = [
@@ -140,7 +161,7 @@ impl Site {
             format!("--csi=unix://{}", self.socket().display()),
             format!("--tls={}", directory.join("controller-tls").display()),
         ];
-        let kubeconfig = self.lab.kubeconfig().display().to_string();
+        let kubeconfig = self.kubeconfig.display().to_string();
         let process =
             self.lab.program("bowline-controller", &self.binary, &arguments, &[("KUBECONFIG", &kubeconfig)]);
         self.controller = Some(process);
