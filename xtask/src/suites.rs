@@ -1,8 +1,9 @@
 //! `xtask suites`: runs the tests that `cargo test --no-run` built, and what else must hold.
 //!
 //! One after another, as cargo would, with the longest last: they boot machines and clusters, and their patience is for a machine that has
-//! nothing else to do. Beside them, and yielding to them, runs what is no suite: the examples in the documentation, the documentation itself,
-//! the fuzz targets. (The lints come with the build: see the Makefile.) What a suite prints is kept in a file, and shown if it fails.
+//! little else to do. Beside them runs a suite that waits for disks and hardly needs a processor, and, yielding to all, what is no suite: the
+//! examples in the documentation, the documentation itself, the fuzz targets. (The lints come with the build: see the Makefile.) What a suite
+//! prints is kept in a file, and shown if it fails.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -15,6 +16,9 @@ use std::time::Instant;
 
 /// The suites that come last, in this order.
 const LAST: [&str; 2] = ["vm", "cluster"];
+
+/// Processes that die and start again, and syncs: some minutes with a fifth of a processor.
+const IDLE: &str = "/e2e";
 
 /// One thing to run.
 struct Job {
@@ -134,7 +138,8 @@ fn lanes(mut suites: Vec<Job>) -> Vec<Vec<Job>> {
     suites.sort_by_key(|suite| {
         LAST.iter().position(|last| suite.name.ends_with(&format!("/{last}"))).map_or(0, |at| at + 1)
     });
-    vec![suites, checks()]
+    let (idle, busy) = suites.into_iter().partition(|suite| suite.name.ends_with(IDLE));
+    vec![busy, idle, checks()]
 }
 
 /// What `make test` asks for beside the suites. It has time; they have deadlines.
@@ -210,11 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_come_last() {
+    fn the_longest_come_last_and_what_only_waits_runs_beside_the_others() {
         let job = |name: &str| Job { name: name.into(), command: Command::new("true") };
-        let lanes = lanes(["b/cluster", "b/cli", "b/vm", "a/kube"].map(job).into());
-        let names: Vec<_> = lanes[0].iter().map(|job| job.name.as_str()).collect();
-        assert_eq!(names, ["b/cli", "a/kube", "b/vm", "b/cluster"]);
+        let lanes = lanes(["b/cluster", "b/cli", "b/e2e", "b/vm", "a/kube"].map(job).into());
+        let names = |at: usize| lanes[at].iter().map(|job| job.name.as_str()).collect::<Vec<_>>();
+        assert_eq!(names(0), ["b/cli", "a/kube", "b/vm", "b/cluster"]);
+        assert_eq!(names(1), ["b/e2e"]);
     }
 
     #[test]
