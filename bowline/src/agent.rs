@@ -5,7 +5,7 @@ use bowline_core::{NodeId, TargetId};
 use bowline_csi::{Endpoint, OwnedSocket};
 use bowline_host::{Host, Roots};
 use bowline_target::Provision;
-use bowline_target::agent::{self, AgentServer, Listener, TlsFiles};
+use bowline_target::agent::{self, AgentServer, ExportsShown, Listener, TlsFiles};
 use bowline_target::file::{FileTarget, Policy, Settings};
 use bowline_web::Probe;
 use clap::{Args, Subcommand, ValueEnum};
@@ -316,8 +316,11 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     tokio::spawn(measure(Arc::clone(&target), Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
     let kind = target.kind().to_owned();
-    let mut server =
-        AgentServer::new(target, kind, env!("CARGO_PKG_VERSION")).also_in(config.topology.clone());
+    let shown = files.clone();
+    let mut server = AgentServer::new(target, kind, env!("CARGO_PKG_VERSION"))
+        .also_in(config.topology.clone())
+        // A device keeps its exports by itself.
+        .showing(move || shown.as_ref().map_or(ExportsShown::All, |files| missing::told(&files.missing())));
     if let Some(device) = opening.device {
         server = server.of_storage(device.storage());
     }

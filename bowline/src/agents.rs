@@ -8,12 +8,15 @@ use bowline_controller::Catalog;
 use bowline_core::TargetId;
 use bowline_csi::Endpoint;
 use bowline_host::file::write_whole;
-use bowline_target::Provision;
-use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
+use bowline_target::agent::{AgentClient, ClientSettings, ExportsShown, Place, TlsFiles};
+use bowline_target::{Provision, Target};
+use bowline_web::wire::Finding;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::runtime::Handle;
 
 use crate::rds::{Device, Devices};
 
@@ -21,6 +24,8 @@ use crate::rds::{Device, Devices};
 const FIRST: Duration = Duration::from_secs(5);
 /// When a connection that did not come about is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+/// How long whoever asks how agents are waits for one that does not answer.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Where the agent of a target is, written `TARGET=HOST:PORT` or `TARGET=unix:///PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,19 +80,62 @@ impl Elsewhere {
     }
 }
 
+/// The agents that were reached. They are asked how they are when somebody wants to know, and not before.
+#[derive(Clone, Default)]
+pub(crate) struct Reached(Arc<Mutex<BTreeMap<TargetId, AgentClient>>>);
+
+impl Reached {
+    fn add(&self, agent: AgentClient) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(agent.id().clone(), agent);
+    }
+
+    /// What they do not show to nodes. For a thread beside those of the runtime: it waits for their answers.
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let all: Vec<AgentClient> =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        Handle::current().block_on(futures::future::join_all(all.iter().map(exports)))
+    }
+}
+
+/// What an agent says of the exports that it has to show to nodes.
+async fn exports(agent: &AgentClient) -> Finding {
+    let look = tokio::time::timeout(LOOK, agent.look()).await;
+    let told = look.map_or(Ok(ExportsShown::NotTold), |look| look.exports);
+    let detail = match &told {
+        Ok(told) => told.to_string(),
+        Err(bad) => format!("what its agent says of it cannot be understood: {bad}"),
+    };
+    let target = agent.id();
+    Finding {
+        what: format!("the exports of target {target}"),
+        needed_for: format!("the nodes of volumes on {target}"),
+        present: matches!(told, Ok(ExportsShown::All)),
+        detail,
+        // What is not told may be as it should be.
+        required: matches!(told, Ok(ExportsShown::Missing { .. })),
+    }
+}
+
 /// The agents and devices of a `bowline up`.
 pub(crate) struct Agents {
     all: Vec<Elsewhere>,
     tls: Option<TlsFiles>,
     /// Where it is written down of which storage each of them is.
     known: PathBuf,
+    reached: Reached,
 }
 
 impl Agents {
     pub(crate) fn new(agents: &[AgentAt], devices: &Devices, tls: Option<&Path>, data: &Path) -> Self {
         let agents = agents.iter().cloned().map(Elsewhere::Agent);
         let all = agents.chain(devices.all().iter().cloned().map(Elsewhere::Device)).collect();
-        Self { all, tls: tls.map(TlsFiles::new), known: data.join("targets") }
+        Self { all, tls: tls.map(TlsFiles::new), known: data.join("targets"), reached: Reached::default() }
+    }
+
+    /// Those that were reached by now, and those that will be.
+    pub(crate) fn reached(&self) -> Reached {
+        self.reached.clone()
     }
 
     /// Connects all that answer soon; returns the others.
@@ -157,6 +205,7 @@ impl Agents {
                         .await?;
                 client.must_be(&was).with_context(replaced)?;
                 let is = client.storage().to_owned();
+                self.reached.add(client.clone());
                 (Arc::new(client), is)
             }
             Elsewhere::Device(device) => {
@@ -191,6 +240,42 @@ impl Agents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bowline_target::agent::{AgentServer, Listener};
+    use bowline_testkit::SimTarget;
+    use tokio::sync::watch;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_an_agent_does_not_show_is_found() {
+        let place = tempfile::tempdir().unwrap();
+        let socket = place.path().join("agent.sock");
+        let listener = Listener::Unix(tokio::net::UnixListener::bind(&socket).unwrap());
+        let (shown, says) = watch::channel(ExportsShown::All);
+        let server = AgentServer::new(Arc::new(SimTarget::new("far")), "nvmet", "1");
+        tokio::spawn(server.showing(move || says.borrow().clone()).run(listener, std::future::pending()));
+        let at = AgentAt { target: TargetId::new("far").unwrap(), at: At::Socket(socket) };
+        let agents = Agents::new(&[at], &Devices::new(&BTreeMap::new()), None, place.path());
+        let reached = agents.reached();
+        assert!(reached.findings_from_a_thread().await.is_empty(), "nobody was reached yet");
+        assert_eq!(agents.connect().await.0.len(), 1);
+        let missing = ExportsShown::Missing { volumes: 2, why: "v (no), w (no)".to_owned() };
+        for (told, present, required, words) in [
+            (ExportsShown::All, true, false, "its agent shows everything that it has to show"),
+            (missing, false, true, "2 volumes are missing on their nodes: v (no), w (no)"),
+            (ExportsShown::NotTold, false, false, "its agent does not say whether everything is shown"),
+        ] {
+            shown.send_replace(told);
+            let [found] = reached.findings_from_a_thread().await.try_into().unwrap();
+            assert_eq!((found.present, found.required, found.detail.as_str()), (present, required, words));
+            assert_eq!(found.what, "the exports of target far");
+        }
+    }
+
+    impl Reached {
+        async fn findings_from_a_thread(&self) -> Vec<Finding> {
+            let reached = self.clone();
+            tokio::task::spawn_blocking(move || reached.findings()).await.unwrap()
+        }
+    }
 
     #[test]
     fn an_agent_is_a_target_and_where_it_is() {

@@ -1,6 +1,8 @@
-//! What an agent could not show to nodes when its directory was opened: told at `/readyz` and in the log, and tried again until it is shown.
+//! What an agent could not show to nodes when its directory was opened: told at `/readyz`, in the log and to the controller, and tried again until it is
+//! shown.
 
 use bowline_core::VolumeId;
+use bowline_target::agent::ExportsShown;
 use bowline_target::file::FileTarget;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,6 +27,14 @@ pub(crate) fn ready(missing: &BTreeMap<VolumeId, String>) -> Result<(), String> 
         "not shown to everybody who is let in, and tried again every {AGAIN:?}: {}{more}",
         named.join(", ")
     ))
+}
+
+/// The same, for the controller.
+pub(crate) fn told(missing: &BTreeMap<VolumeId, String>) -> ExportsShown {
+    match ready(missing) {
+        Ok(()) => ExportsShown::All,
+        Err(why) => ExportsShown::Missing { volumes: missing.len() as u64, why },
+    }
 }
 
 /// Comes back when everything is shown. Whoever asks is served meanwhile: volumes that are shown go on, and a node can be shut out.
@@ -95,9 +105,12 @@ mod tests {
                 "{told}"
             );
             assert!(rebooted.admitted().is_empty());
+            let shown = ExportsShown::Missing { volumes: 1, why: told };
+            assert_eq!(super::told(&target.missing()), shown, "the controller hears the same");
             rebooted.has_address("10.0.0.1", true);
             seen.wait_for(Result::is_ok).await.unwrap();
             assert_eq!(rebooted.admitted().len(), 1);
+            assert_eq!(super::told(&target.missing()), ExportsShown::All);
         };
         tokio::join!(showing, watching);
     }

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
 use crate::agents::Agents;
+use crate::command::doctor;
 use crate::config::{Config, TargetKind};
 use crate::fabric;
 use crate::notify::{self, State};
@@ -36,12 +37,13 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let devices = crate::rds::Devices::new(&config.rds);
     devices.register(&mut registry.lock().unwrap_or_else(PoisonError::into_inner));
     let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
+    let agents = Agents::new(&config.agents, &devices, config.tls.as_deref(), &config.data);
     let api = Api::new(bowline_web::Parts {
         clock: Arc::new(SystemClock),
         registry: Arc::clone(&registry),
         probe: {
-            let (host, devices) = (Arc::clone(&host), devices.clone());
-            Arc::new(move || [crate::command::doctor::probe(&host), devices.findings()].concat())
+            let (host, devices, agents) = (Arc::clone(&host), devices.clone(), agents.reached());
+            Arc::new(move || [doctor::probe(&host), devices.findings(), agents.findings()].concat())
         },
         version: env!("CARGO_PKG_VERSION"),
         node: config.node.to_string(),
@@ -52,7 +54,6 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     }
     let web = tokio::spawn(web.run(api.clone(), until(stop.clone())));
 
-    let agents = Agents::new(&config.agents, &devices, config.tls.as_deref(), &config.data);
     let (connected, silent) = agents.connect().await;
     let (catalog, files) = open(&config, &host, &registry, connected).await?;
     tokio::spawn(silent.go_on(catalog.clone()));

@@ -344,6 +344,23 @@ fn doctor(world: &World) {
     // Otto has his role in one namespace only, which is enough for these.
     let (out, _) = world.says("otto", 1, &["doctor"]);
     assert!(out.contains("a leader (bowline-controller-a)"), "{out}");
+
+    let definition =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds/bowline.storage_targets.yaml");
+    world.lab.apply(&[&definition]);
+    let kind = "crd/targets.bowline.storage";
+    world.lab.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", kind]);
+    world.lab.apply_text(
+        "{apiVersion: bowline.storage/v1beta1, kind: Target, metadata: {name: nvme-1}, \
+         spec: {kind: nvmet, address: '10.0.0.5:9460'}}",
+    );
+    let status = r#"{"status":{"conditions":[{"type":"ExportsShown","status":"False","message":"1 volume is missing."}]}}"#;
+    let patch = ["patch", "bvt", "nvme-1", "--subresource=status", "--type=merge", "-p", status];
+    world.lab.kubectl(&patch);
+    let (out, _) = world.says("vera", 1, &["doctor"]);
+    assert!(out.contains("what storage agents show to nodes (nvme-1: 1 volume is missing.)"), "{out}");
+    let (out, _) = world.says("otto", 1, &["doctor"]);
+    assert!(out.contains("you have no right to list targets"), "{out}");
 }
 
 /// Which way is tried, and what is said when it leads nowhere.

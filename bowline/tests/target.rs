@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 
 use bowline_core::{TargetId, VolumeId};
-use bowline_target::agent::{AgentClient, ClientSettings, Place, TlsFiles};
+use bowline_target::agent::{AgentClient, ClientSettings, ExportsShown, Place, TlsFiles};
 use bowline_target::{NewVolume, Progress, Provision, Target};
 use bowline_testkit::world::{Running, World, run, wait_until};
 use std::io::{Read, Write};
@@ -67,6 +67,7 @@ async fn an_agent_waits_for_its_certificates_serves_and_ends() {
     let id = TargetId::new("file-a").unwrap();
     let client = AgentClient::connect(address(), Some(&id), ClientSettings::default()).await.unwrap();
     assert_eq!((client.id(), client.kind()), (&id, "file"));
+    assert_eq!(client.look().await.exports, Ok(ExportsShown::All));
     let topology: Vec<_> = client.topology().into_iter().collect();
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     assert_eq!(topology, [pair("topology.bowline.storage/host", "worker-1"), pair("zone", "z1")]);

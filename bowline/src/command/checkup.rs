@@ -1,9 +1,11 @@
 //! `bowline doctor` in a cluster: what the API server shows of Bowline, beside what the controller itself says.
 
+use bowline_api::{Target, TargetStatus, Truth};
 use bowline_web::wire::{Doctor, Finding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
+use kube::api::ListParams;
 use kube::{Api, Client as Cluster, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -29,6 +31,7 @@ pub(super) async fn look(client: &Client, report: &Doctor) -> Result<Vec<Finding
     let deployment = get::<Deployment>(&cluster, namespace, "deployments", "bowline-controller").await;
     let daemons = get::<DaemonSet>(&cluster, namespace, "daemonsets", "bowline-node").await;
     let lease = get::<Lease>(&cluster, namespace, "leases", "bowline-controller").await;
+    let (exports, exports_matter) = exports(&cluster).await;
     let versions = [version(deployment.as_ref().ok()), version(daemons.as_ref().ok())];
     Ok(vec![
         found("Bowline's kinds", "every record", kinds(&cluster).await, true),
@@ -40,6 +43,7 @@ pub(super) async fn look(client: &Client, report: &Doctor) -> Result<Vec<Finding
             daemons.and_then(|it| plugins(&it)),
             false,
         ),
+        found("what storage agents show to nodes", "volumes on other machines", exports, exports_matter),
         found("one version", "understanding each other", one_version(&versions, &report.version), false),
     ])
 }
@@ -109,6 +113,39 @@ fn plugins(daemons: &DaemonSet) -> Seen {
     if ready >= wanted { Ok(words) } else { Err(words) }
 }
 
+/// What storage agents do not show to nodes, as their Targets say it; and whether that is known to be something.
+async fn exports(cluster: &Cluster) -> (Seen, bool) {
+    match Api::<Target>::all(cluster.clone()).list(&ListParams::default()).await {
+        Ok(targets) => shown(&targets.items),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            (Err(format!("{NO_RIGHT} to list targets; the ClusterRole bowline-viewer has it")), false)
+        }
+        Err(kube::Error::Api(status)) => (Err(status.message), false),
+        Err(error) => (Err(error.to_string()), false),
+    }
+}
+
+fn shown(targets: &[Target]) -> (Seen, bool) {
+    let (mut missing, mut unknown) = (vec![], vec![]);
+    for target in targets {
+        let conditions = target.status.iter().flat_map(|status| &status.conditions);
+        let said = conditions.into_iter().find(|one| one.kind == TargetStatus::EXPORTS_SHOWN);
+        match said.map(|said| (said.status, &said.message)) {
+            Some((Truth::True, _)) => {}
+            Some((Truth::False, why)) => missing.push(format!("{}: {why}", target.name_any())),
+            Some((Truth::Unknown, _)) | None => unknown.push(target.name_any()),
+        }
+    }
+    if !missing.is_empty() {
+        return (Err(missing.join(" ")), true);
+    }
+    if !unknown.is_empty() {
+        let names = unknown.join(", ");
+        return (Err(format!("not known of {names}; kubectl describe bvt says why")), false);
+    }
+    (Ok(format!("everything, on {0} of {0}", targets.len())), true)
+}
+
 fn version<K: ResourceExt>(object: Option<&K>) -> Option<String> {
     object.and_then(|object| object.labels().get(VERSION).cloned())
 }
@@ -129,6 +166,30 @@ fn one_version(installed: &[Option<String>], running: &str) -> Seen {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_agents_do_not_show_is_named_and_what_they_do_not_say_is_no_fault() {
+        let target = |name: &str, said: Option<(&str, &str)>| -> Target {
+            let conditions = said.map_or(
+                json!([]),
+                |(status, message)| json!([{ "type": "ExportsShown", "status": status, "message": message }]),
+            );
+            let spec = json!({ "kind": "nvmet", "address": "10.0.0.5:9460" });
+            let object = json!({ "apiVersion": "bowline.storage/v1beta1", "kind": "Target",
+                "metadata": { "name": name }, "spec": spec, "status": { "conditions": conditions } });
+            serde_json::from_value(object).unwrap()
+        };
+        let good = target("a", Some(("True", "It is.")));
+        let unknown = target("b", Some(("Unknown", "It could not be asked.")));
+        let missing = target("c", Some(("False", "1 volume is missing on its nodes: v (no).")));
+        let never = target("d", None);
+        assert_eq!(shown(&[]), (Ok("everything, on 0 of 0".to_owned()), true));
+        assert_eq!(shown(std::slice::from_ref(&good)), (Ok("everything, on 1 of 1".to_owned()), true));
+        let told = "not known of b, d; kubectl describe bvt says why".to_owned();
+        assert_eq!(shown(&[good, unknown.clone(), never]), (Err(told), false));
+        let told = "c: 1 volume is missing on its nodes: v (no).".to_owned();
+        assert_eq!(shown(&[unknown, missing]), (Err(told), true));
+    }
 
     #[test]
     fn what_is_seen_is_judged_like_this() {

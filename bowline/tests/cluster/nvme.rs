@@ -101,7 +101,7 @@ fn files_of_nodes_go_on(cluster: &Cluster) {
     assert_eq!(cluster.ended("writer"), "here\n");
     let address = cluster.field(&["node", "lab-a"], ".status.addresses[?(@.type==\"InternalIP\")].address");
     assert_eq!(cluster.field(&["bvt", "file-lab-a"], ".spec.address"), format!("{address}:8470"));
-    for condition in ["Reachable", "Compatible", "ClockAgrees", "AcceptsVolumes"] {
+    for condition in ["Reachable", "Compatible", "ClockAgrees", "AcceptsVolumes", "ExportsShown"] {
         let path = format!(".status.conditions[?(@.type==\"{condition}\")].status");
         assert_eq!(cluster.field(&["bvt", "file-lab-a"], &path), "True", "{condition}");
     }

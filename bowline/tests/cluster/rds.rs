@@ -112,7 +112,7 @@ impl Scene {
         assert_eq!(self.cluster.field(&["bvt", TARGET], ".spec.kind"), "rds");
         let capacity = self.cluster.field(&["bvt", TARGET], ".status.capacity");
         assert_eq!(capacity, bowline_api::size_of(POOL_SIZE));
-        for condition in ["Compatible", "ClockAgrees", "AcceptsVolumes"] {
+        for condition in ["Compatible", "ClockAgrees", "AcceptsVolumes", "ExportsShown"] {
             let path = format!(".status.conditions[?(@.type==\"{condition}\")].status");
             assert_eq!(self.cluster.field(&["bvt", TARGET], &path), "True", "{condition}");
         }

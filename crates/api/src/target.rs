@@ -24,6 +24,7 @@ use crate::{Condition, schema};
     printcolumn(name = "Capacity", type_ = "string", json_path = ".status.capacity"),
     printcolumn(name = "Accepts", type_ = "string", json_path = ".status.conditions[?(@.type==\"AcceptsVolumes\")].reason", priority = "1"),
     printcolumn(name = "Clock", type_ = "string", json_path = ".status.conditions[?(@.type==\"ClockAgrees\")].reason", priority = "1"),
+    printcolumn(name = "Exports", type_ = "string", json_path = ".status.conditions[?(@.type==\"ExportsShown\")].reason", priority = "1"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version", priority = "1"),
     printcolumn(name = "Draining", type_ = "boolean", json_path = ".spec.drain", priority = "1"),
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.address", priority = "1"),
@@ -98,7 +99,7 @@ pub struct TargetStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub orphans: Vec<OrphanStatus>,
-    /// `Reachable`, `Compatible`, `ClockAgrees` and `AcceptsVolumes`.
+    /// `Reachable`, `Compatible`, `ClockAgrees`, `AcceptsVolumes` and `ExportsShown`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -123,6 +124,8 @@ impl TargetStatus {
     pub const CLOCK_AGREES: &'static str = "ClockAgrees";
     /// The type of the condition that says whether new volumes can be made there.
     pub const ACCEPTS_VOLUMES: &'static str = "AcceptsVolumes";
+    /// The type of the condition that says whether the agent shows to nodes all that its records let in.
+    pub const EXPORTS_SHOWN: &'static str = "ExportsShown";
 }
 
 fn topology(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

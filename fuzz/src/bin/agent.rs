@@ -3,8 +3,8 @@
 #![no_main]
 
 use bowline_target::agent::{
-    Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, described, order, page,
-    revocation, stored_snapshot, to_grant, wire,
+    Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName, described, exports_shown,
+    order, page, revocation, stored_snapshot, to_grant, wire,
 };
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -20,7 +20,7 @@ fn parse<M: Message + Default, R: Debug>(bytes: &[u8], parse: fn(M) -> Result<R,
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, bytes) = input;
-    match kind % 14 {
+    match kind % 15 {
         0 => parse::<wire::AllowRequest, _>(bytes, |request| to_grant(&request)),
         1 => parse::<wire::RevokeRequest, _>(bytes, |request| revocation(&request)),
         2 => parse::<wire::CreateVolumeRequest, _>(bytes, order),
@@ -34,6 +34,7 @@ fuzz_target!(|input: (u8, &[u8])| {
         10 => parse::<wire::GrowVolumeRequest, Grow>(bytes, Grow::try_from),
         11 => parse::<wire::DescribeResponse, _>(bytes, described),
         12 => parse::<wire::ExportPage, _>(bytes, page),
+        13 => parse::<wire::Unshown, _>(bytes, |told| exports_shown(Some(told))),
         _ => parse::<wire::StoredSnapshot, _>(bytes, stored_snapshot),
     }
 });

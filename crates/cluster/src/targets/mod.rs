@@ -308,6 +308,7 @@ impl Context {
             version: agent.version(),
             least: agent.sizes().minimum,
             clock: look.clock,
+            exports: look.exports,
             room: agent.capacity().await.map_err(|error| error.to_string()),
         };
         self.write(target, told(target, Ok(&heard), Timestamp::now())).await

@@ -3,7 +3,7 @@
 use bowline_api::{Condition, Target, TargetStatus, Truth, size_of};
 use bowline_core::Timestamp;
 use bowline_target::Capacity;
-use bowline_target::agent::ClockError;
+use bowline_target::agent::{Bad, ClockError, ExportsShown};
 use std::time::Duration;
 
 /// Nobody answers.
@@ -28,6 +28,8 @@ pub(super) struct Heard<'a> {
     pub(super) clock: Option<ClockError>,
     /// How much room it has, or why it does not say.
     pub(super) room: Result<Capacity, String>,
+    /// What it says of the exports that it has to show to nodes, or what is wrong with its words.
+    pub(super) exports: Result<ExportsShown, Bad>,
 }
 
 /// Why it holds or not, in a word and in a sentence.
@@ -46,6 +48,7 @@ pub(super) fn told(
         (TargetStatus::COMPATIBLE, compatible(&heard)),
         (TargetStatus::CLOCK_AGREES, clock_agrees(&heard)),
         (TargetStatus::ACCEPTS_VOLUMES, accepts(target.spec.drain, &heard)),
+        (TargetStatus::EXPORTS_SHOWN, exports_shown(&heard)),
     ];
     let condition = |(kind, (truth, reason, sentence)): (&str, Said)| {
         let before = status.conditions.iter().find(|one| one.kind == kind);
@@ -120,6 +123,21 @@ fn accepts(drain: bool, seen: &Seen<'_, '_>) -> Said {
     }
 }
 
+fn exports_shown(seen: &Seen<'_, '_>) -> Said {
+    let Ok(Heard { room: Ok(_), exports, .. }) = seen else { return nobody_asked() };
+    let (truth, reason) = match exports {
+        Ok(ExportsShown::All) => (Truth::True, "AllShown"),
+        Ok(ExportsShown::Missing { .. }) => (Truth::False, "Missing"),
+        Ok(ExportsShown::NotTold) => (Truth::Unknown, "NotTold"),
+        Err(_) => (Truth::Unknown, "Unclear"),
+    };
+    let sentence = match exports {
+        Ok(exports) => exports.to_string(),
+        Err(bad) => format!("what its agent says of it cannot be understood: {bad}"),
+    };
+    (truth, reason, sentenced(sentence))
+}
+
 fn nobody_asked() -> Said {
     (Truth::Unknown, NOT_REACHABLE, "Its agent could not be asked; see Reachable.".to_owned())
 }
@@ -155,9 +173,14 @@ mod tests {
         Some(ClockError { ahead, doubt: 3 })
     }
 
+    fn heard(version: &str, clock: Option<ClockError>) -> Heard<'_> {
+        Heard { version, least: 1 << 20, clock, room: Ok(ROOM), exports: Ok(ExportsShown::All) }
+    }
+
     #[test]
     fn what_was_heard_becomes_conditions_and_numbers() {
-        let good = || Heard { version: VERSION, least: 1 << 20, clock: clock(200), room: Ok(ROOM) };
+        let good = || heard(VERSION, clock(200));
+        let missing = || ExportsShown::Missing { volumes: 2, why: "v (no), w (no)".to_owned() };
         let all = ["Reachable=True/Answers", "Compatible=True/SameVersion", "ClockAgrees=True/InStep"];
         let full = Capacity { available: 1000, ..ROOM };
         let silent = || Err("no answer within 25s".to_owned());
@@ -173,10 +196,30 @@ mod tests {
             (false, Heard { clock: clock(7_000), ..good() }, 2, "ClockAgrees=False/Ahead"),
             (false, Heard { clock: clock(5_002), ..good() }, 2, "ClockAgrees=True/InStep"),
             (false, Heard { clock: None, ..good() }, 2, "ClockAgrees=Unknown/NotTold"),
+            (false, good(), 4, "ExportsShown=True/AllShown"),
+            (true, Heard { exports: Ok(missing()), ..good() }, 4, "ExportsShown=False/Missing"),
+            (
+                false,
+                Heard { exports: Ok(missing()), room: silent(), ..good() },
+                4,
+                "ExportsShown=Unknown/NotReachable",
+            ),
+            (
+                false,
+                Heard { exports: Ok(ExportsShown::NotTold), ..good() },
+                4,
+                "ExportsShown=Unknown/NotTold",
+            ),
+            (
+                false,
+                Heard { exports: Err(Bad::Missing("unshown.why")), ..good() },
+                4,
+                "ExportsShown=Unknown/Unclear",
+            ),
         ] {
             let status = told(&target(drain), Ok(&heard), Timestamp::UNIX_EPOCH);
             let shown = shown(&status);
-            assert_eq!((shown.len(), shown[at].as_str()), (4, expected));
+            assert_eq!((shown.len(), shown[at].as_str()), (5, expected));
             if at == 3 && heard.room.is_ok() {
                 assert_eq!(shown[..3], all);
                 assert_eq!((status.capacity.as_str(), status.version.as_str()), ("8Gi", VERSION));
@@ -184,10 +227,29 @@ mod tests {
         }
     }
 
+    /// What is another status is written, and what is written is looked at.
+    #[test]
+    fn what_is_missing_is_told_in_the_same_words_at_every_look() {
+        let mut known = target(false);
+        let look = |known: &Target, volumes: u64, why: &str, second: i64| {
+            let exports = Ok(ExportsShown::Missing { volumes, why: why.to_owned() });
+            let heard = Heard { exports, ..heard(VERSION, clock(second)) };
+            told(known, Ok(&heard), Timestamp::UNIX_EPOCH + Duration::from_secs(second.unsigned_abs()))
+        };
+        let words = |status: &TargetStatus| status.conditions[4].message.clone();
+        let first = look(&known, 2, "tried again: v (no), w (no)", 1);
+        assert_eq!(words(&first), "2 volumes are missing on their nodes: tried again: v (no), w (no).");
+        known.status = Some(first.clone());
+        assert_eq!(look(&known, 2, "tried again: v (no), w (no)", 31), first);
+        let fewer = look(&known, 1, "tried again: w (no)", 61);
+        assert_eq!(words(&fewer), "1 volume is missing on its nodes: tried again: w (no).");
+        assert_eq!(fewer.conditions[4].last_transition_time, first.conditions[4].last_transition_time);
+    }
+
     #[test]
     fn a_target_that_is_not_connected_says_why_and_keeps_its_numbers() {
         let mut known = target(false);
-        let heard = Heard { version: "1", least: 1, clock: None, room: Ok(ROOM) };
+        let heard = heard("1", None);
         known.status = Some(told(&known, Ok(&heard), Timestamp::UNIX_EPOCH));
         let later = Timestamp::UNIX_EPOCH + Duration::from_secs(60);
         let why = ("NotServing", "the agent cannot serve yet: no modules".to_owned());
@@ -201,6 +263,7 @@ mod tests {
             "Compatible=Unknown/NotReachable",
             "ClockAgrees=Unknown/NotReachable",
             "AcceptsVolumes=Unknown/NotReachable",
+            "ExportsShown=Unknown/NotReachable",
         ];
         assert_eq!(shown(&status), expected);
         let other = told(&known, Err((OTHER_PROTOCOL, "it speaks another".to_owned())), later);

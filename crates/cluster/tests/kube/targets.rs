@@ -6,7 +6,7 @@ use bowline_cluster::credentials::{AGENT, Authority, CONTROLLER};
 use bowline_cluster::targets::{self, Connections, OrphanStatuses};
 use bowline_controller::{FirstSeen, OrphanRecord};
 use bowline_core::{TargetId, Timestamp, VolumeId};
-use bowline_target::agent::{AgentServer, Listener, TlsFiles, refuse};
+use bowline_target::agent::{AgentServer, ExportsShown, Listener, TlsFiles, refuse};
 use bowline_testkit::SimTarget;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -107,23 +107,31 @@ impl Site {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_says_whether_it_is_reached_understood_in_step_and_open_to_volumes() {
+async fn a_target_says_whether_it_is_reached_understood_in_step_open_to_volumes_and_shown() {
     let Some(site) = Site::new().await else { return };
-    let address = site.agent("good", ("nvmet", VERSION), |server| server).await;
+    let (shown, says) = watch::channel(ExportsShown::All);
+    let telling = |server: AgentServer| server.showing(move || says.borrow().clone());
+    let address = site.agent("good", ("nvmet", VERSION), telling).await;
     site.object("good", "nvmet", &address).await;
     for expected in ["Reachable=True/Answers", "Compatible=True/SameVersion", "ClockAgrees=True/InStep"] {
         site.until("good", expected).await;
     }
     site.until("good", "AcceptsVolumes=True/HasRoom").await;
+    site.until("good", "ExportsShown=True/AllShown").await;
     assert_eq!(site.status("good").await.version, VERSION);
     let all = site.catalog.targets();
     let good = all.iter().find(|one| one.id().as_str() == "good").unwrap();
     assert_eq!(good.topology()["zone"], "z1", "what the object says counts, too");
 
+    let why =
+        "not shown to everybody who is let in, and tried again every 10s: v (no such address)".to_owned();
+    shown.send_replace(ExportsShown::Missing { volumes: 1, why });
     let drain = json!({"spec": {"drain": true}});
     let targets = site.world.api::<Target>();
     targets.patch("good", &PatchParams::default(), &Patch::Merge(&drain)).await.unwrap();
     site.until("good", "AcceptsVolumes=False/Draining").await;
+    let told = site.until("good", "ExportsShown=False/Missing").await;
+    assert!(told.ends_with("and tried again every 10s: v (no such address)."), "{told}");
 
     let slow = |server: AgentServer| server.with_clock(|| Timestamp::now() - Duration::from_secs(3600));
     let address = site.agent("slow", ("nvmet", "0.0.1"), slow).await;
@@ -133,6 +141,8 @@ async fn a_target_says_whether_it_is_reached_understood_in_step_and_open_to_volu
     let told = site.until("slow", "Compatible=True/OtherVersion").await;
     assert!(told.contains("0.0.1") && told.contains(VERSION), "{told}");
     site.until("slow", "Reachable=True/Answers").await;
+    // As one of an earlier version, it does not say it.
+    site.until("slow", "ExportsShown=Unknown/NotTold").await;
     for name in ["good", "slow"] {
         targets.delete(name, &DeleteParams::default()).await.unwrap();
         wait_for("the target to be forgotten", async || {

@@ -16,6 +16,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::clock::ClockError;
 use super::parse::{self, Bad, Described};
 use super::reach::{Place, channel};
+use super::shown::{ExportsShown, exports_shown};
 use super::wire::{self, agent_client};
 use super::{INSTALLATION_KEY, MESSAGE_BYTES, PROTOCOL, TARGET_KEY, tell};
 use crate::{
@@ -134,13 +135,15 @@ pub struct AgentClient {
 }
 
 /// What an agent says of itself when it is asked again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Whether that is what it said when it was connected: one that was started anew may listen elsewhere, and nodes are told where.
     /// One that says nothing now is taken for what it was.
     pub as_it_was: bool,
     /// How wrong its clock is, if it told.
     pub clock: Option<ClockError>,
+    /// What it says of the exports that it has to show to nodes, or what is wrong with its words.
+    pub exports: Result<ExportsShown, Bad>,
 }
 
 impl fmt::Debug for AgentClient {
@@ -203,17 +206,19 @@ impl AgentClient {
         &self.what.version
     }
 
-    /// Asks again who is there, and what the time is.
+    /// Asks again who is there, what the time is, and what is not shown to nodes.
     pub async fn look(&self) -> Look {
         let call = async |mut wire: agent_client::AgentClient<_>, request| wire.describe(request).await;
         let (asked, began) = (Timestamp::now(), Instant::now());
         let answer = self.call(wire::DescribeRequest {}, self.settings.short, call).await.ok();
         let took = began.elapsed();
         let clock = answer.as_ref().and_then(|answer| answer.clock);
+        let exports = exports_shown(answer.as_ref().and_then(|answer| answer.unshown.clone()));
         let told = answer.and_then(|answer| parse::described(answer).ok());
         Look {
             as_it_was: told.is_none_or(|told| told == *self.what),
             clock: clock.map(|told| ClockError::measure(asked, took, told)),
+            exports,
         }
     }
 

@@ -21,6 +21,7 @@ mod parse;
 mod reach;
 mod serve;
 mod service;
+mod shown;
 mod tell;
 mod tls;
 
@@ -32,6 +33,7 @@ pub use parse::{
 };
 pub use reach::Place;
 pub use serve::{AgentServer, Listener, ServeError, refuse};
+pub use shown::{ExportsShown, exports_shown};
 pub use tls::{TlsError, TlsFiles};
 
 use std::time::Duration;

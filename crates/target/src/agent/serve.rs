@@ -20,6 +20,7 @@ use tonic::server::NamedService;
 use tonic::transport::server::Connected;
 
 use super::service::Service;
+use super::shown::ExportsShown;
 use super::tls::TlsFiles;
 use super::wire::agent_server;
 use super::{MESSAGE_BYTES, PING};
@@ -83,6 +84,13 @@ impl AgentServer {
     #[must_use]
     pub fn of_storage(mut self, storage: impl Into<String>) -> Self {
         self.service.storage = storage.into();
+        self
+    }
+
+    /// Says what is not shown to nodes whenever it is asked what it is. Without this, it does not tell.
+    #[must_use]
+    pub fn showing(mut self, exports: impl Fn() -> ExportsShown + Send + Sync + 'static) -> Self {
+        self.service.exports = Arc::new(exports);
         self
     }
 

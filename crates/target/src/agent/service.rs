@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 
 use super::parse::{self, Bad, ExportsAfter, Grow, ItemsAfter, SnapshotName, TakeTogether, VolumeName};
+use super::shown::{self, ExportsShown};
 use super::wire::{self, agent_server::Agent};
 use super::{BEAT, INSTALLATION_KEY, PROTOCOL, TARGET_KEY, tell};
 use crate::{Progress, Provision};
@@ -25,6 +26,7 @@ pub(crate) struct Service {
     pub(crate) storage: String,
     pub(crate) topology: BTreeMap<String, String>,
     pub(crate) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    pub(crate) exports: Arc<dyn Fn() -> ExportsShown + Send + Sync>,
     pub(crate) protocol: u32,
     turns: Arc<Semaphore>,
 }
@@ -43,6 +45,7 @@ impl Service {
             version,
             topology,
             clock: Arc::new(Timestamp::now),
+            exports: Arc::new(ExportsShown::default),
             protocol: PROTOCOL,
             turns: Arc::new(Semaphore::new(CALLS)),
         }
@@ -151,6 +154,7 @@ impl Agent for Service {
             clock: Some((self.clock)().as_millisecond()),
             protocol: self.protocol,
             storage: self.storage.clone(),
+            unshown: shown::tell((self.exports)()),
         }))
     }
 

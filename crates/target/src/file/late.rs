@@ -76,7 +76,7 @@ impl Late {
         Write { number, running: Arc::clone(&self.running), _lock: Arc::clone(held) }
     }
 
-    /// What to say of a volume whose disk has not taken a record in time.
+    /// What to say of a volume whose disk has not taken a record in time, in words that stay the same.
     pub(super) fn told(&self, volume: &VolumeId) -> Option<TargetError> {
         let longest = {
             let running = lock(&self.running);
@@ -86,8 +86,9 @@ impl Late {
         let since = longest.filter(|since| *since >= self.patience)?.as_secs();
         tracing::error!(%volume, seconds = since, "its disk does not take a record");
         let error = format!(
-            "the disk under volume {volume} has not taken the record of who is shut out for {since} s; until it has, that is not \
-             proven, and nobody else is let in"
+            "the disk under volume {volume} has not taken the record of who is shut out for more than {:?}; until it has, that is \
+             not proven, and nobody else is let in",
+            self.patience
         );
         Some(TargetError::Refused { error })
     }
@@ -114,7 +115,9 @@ mod tests {
         });
         drop(held);
         let Some(TargetError::Refused { error }) = late.told(&volume) else { panic!("not told") };
-        assert!(error.starts_with("the disk under volume v has not taken the record"), "{error}");
+        let words =
+            "the disk under volume v has not taken the record of who is shut out for more than 20ms; ";
+        assert!(error.starts_with(words), "{error}");
         assert!(late.told(&VolumeId::new("w").unwrap()).is_none());
         assert!(taken(), "nothing is stored past it");
         drop(heal);

@@ -79,7 +79,7 @@ impl Work {
         let is_of_it = |job: &&Arc<Job>| job.volume == volume && self.is_stuck(job);
         let job = lock(&self.running).values().find(is_of_it).map(Arc::clone)?;
         let ended = job.wait(Instant::now() + self.patience);
-        ended.is_none().then(|| told(&job))
+        ended.is_none().then(|| self.told(&job))
     }
 
     fn is_stuck(&self, job: &Job) -> bool {
@@ -153,23 +153,25 @@ impl Work {
     /// What to say of work that has not ended: what it waits for, if that is known.
     fn late(&self, job: &Job) -> TargetError {
         if self.is_stuck(job) {
-            return told(job);
+            return self.told(job);
         }
         if let Some(culprit) = lock(&self.running).values().find(|other| self.is_stuck(other)) {
-            return told(culprit);
+            return self.told(culprit);
         }
         let error = format!("the kernel's NVMe target has not answered for {:?}", self.patience);
         TargetError::Unreachable { error }
     }
-}
 
-/// Not a time-out: the cause is known, and is mended at the target or not at all.
-fn told(culprit: &Job) -> TargetError {
-    let (volume, since) = (&culprit.volume, culprit.since.elapsed().as_secs());
-    tracing::error!(%volume, seconds = since, "its disk does not finish what is in flight; new logins on this target wait");
-    let error = format!(
-        "the disk under volume {volume} has not finished the writes in flight for {since} s; whoever wrote them is not shut out \
-         yet, and new logins on this target wait until it has"
-    );
-    TargetError::Refused { error }
+    /// Not a time-out: the cause is known, and is mended at the target or not at all. How long it has been is told in the log only: what is
+    /// another sentence at every look would be written at every look.
+    fn told(&self, culprit: &Job) -> TargetError {
+        let (volume, since) = (&culprit.volume, culprit.since.elapsed().as_secs());
+        tracing::error!(%volume, seconds = since, "its disk does not finish what is in flight; new logins on this target wait");
+        let error = format!(
+            "the disk under volume {volume} has not finished the writes in flight for more than {:?}; whoever wrote them is not \
+             shut out yet, and new logins on this target wait until it has",
+            self.patience
+        );
+        TargetError::Refused { error }
+    }
 }

@@ -2,7 +2,9 @@
 
 use crate::lab::{Lab, MIB, connect, grant, order, revocation, until, volume};
 use bowline_core::{Epoch, NeverAgain};
-use bowline_target::agent::{AgentClient, ClientSettings, ConnectError, Listener, Place, refuse};
+use bowline_target::agent::{
+    AgentClient, AgentServer, ClientSettings, ConnectError, ExportsShown, Listener, Place, refuse,
+};
 use bowline_target::{Item, Progress, Provision, ProvisionError, Source, Target, TargetError, contract};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +40,34 @@ async fn a_target_is_told_as_it_is() {
     let context = client.context(&grant("v", "n", 7));
     assert_eq!(context["bowline.storage/target"], "sim");
     assert_eq!(context["bowline.storage/epoch"], "7");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_shown_is_told_at_every_look_and_is_no_reason_to_connect_anew() {
+    let mut lab = Lab::new().await;
+    let of_it = async |client: &AgentClient| {
+        let look = client.look().await;
+        assert!(look.as_it_was);
+        look.exports
+    };
+    assert_eq!(of_it(&lab.client).await, Ok(ExportsShown::NotTold), "as one of an earlier version");
+    let socket = lab.socket.with_extension("telling");
+    let listener = Listener::Unix(tokio::net::UnixListener::bind(&socket).unwrap());
+    let (shown, says) = tokio::sync::watch::channel(ExportsShown::All);
+    let server = AgentServer::new(Arc::clone(&lab.target) as _, "sim", "1.2.3");
+    tokio::spawn(server.showing(move || says.borrow().clone()).run(listener, std::future::pending()));
+    let client = connect(Place::Unix(socket)).await.unwrap();
+    let missing = |why: &str| ExportsShown::Missing { volumes: 7, why: why.to_owned() };
+    for told in [ExportsShown::All, missing("v (no such address)"), ExportsShown::All] {
+        shown.send_replace(told.clone());
+        assert_eq!(of_it(&client).await, Ok(told));
+    }
+    // A sentence of any length and kind is told as far as it can be.
+    shown.send_replace(missing(&"no\n".repeat(100_000)));
+    let told = of_it(&client).await;
+    assert!(matches!(&told, Ok(ExportsShown::Missing { volumes: 7, why }) if why.len() <= 2048), "{told:?}");
+    lab.kill();
+    assert_eq!(of_it(&lab.client).await, Ok(ExportsShown::NotTold), "it does not answer");
 }
 
 #[tokio::test(flavor = "multi_thread")]
