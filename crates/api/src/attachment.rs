@@ -113,7 +113,7 @@ pub struct VolumeAttachmentStatus {
     /// For people: what became of each ticket.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attachment_ticket_statuses: BTreeMap<String, TicketStatus>,
-    /// For people: what else there is to know.
+    /// For people: `Attached`, whether the current ticket has the volume, and why not. Not there if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -48,6 +48,8 @@ pub struct Condition {
 impl Condition {
     /// The type of the condition that says whether a ticket has what it asked for.
     pub const SATISFIED: &'static str = "Satisfied";
+    /// The type of the condition that says of an attachment whether its current ticket has the volume.
+    pub const ATTACHED: &'static str = "Attached";
     /// The type of the condition that says whether a volume, a snapshot or a group can be used.
     pub const READY: &'static str = "Ready";
 

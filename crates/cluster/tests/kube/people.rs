@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::world::{World, parse, pv, wait_for};
+use crate::world::{World, lab, parse, pv, wait_for};
 
 pub(crate) async fn running(
     world: &World,
@@ -363,24 +363,36 @@ async fn with_its_records_in_kubernetes_an_attach_costs_three_writes_and_every_v
     let (catalog, running) = running(&world, None, Some(store)).await;
     let volume = volume(&world, &catalog, "recorded").await;
     // The first attach of a volume, too. What comes a second later is for people, and yields to grants.
+    let ledgers = Api::<bowline_api::VolumeAttachment>::all(world.client.clone());
+    let status = async || ledgers.get(volume.id.as_str()).await.unwrap().status.unwrap_or_default();
+    let name = format!("volumeattachments.bowline.storage/{}", volume.id);
     for round in ["first", "second"] {
         let cost = attach_within_a_second(&world).await;
         assert!(cost <= 3, "the {round} attach cost {cost} writes");
+        // As people wait for it. It comes with the confirmation, and costs nothing.
+        lab().unwrap().kubectl(&["wait", "--for=condition=Attached", "--timeout=120s", &name]);
+        let shown = status().await;
+        let [attached] = shown.conditions.try_into().unwrap();
+        assert_eq!((shown.state.as_str(), shown.reason.as_str()), ("attached", attached.reason.as_str()));
+        assert!(attached.message.contains("has the volume on id-a since"), "{}", attached.message);
+        assert!(attached.last_transition_time.is_some());
         if round == "first" {
             world.delete("va-recorded").await;
             world.until_gone("va-recorded").await;
+            assert_eq!(status().await.conditions, [], "nobody wants it");
         }
     }
     world.attach("va-recorded-b", "recorded", "b").await;
     let told = world.until_told("va-recorded-b", "id-a has the volume").await;
     let sentence = told.status.unwrap().attach_error.unwrap().message.unwrap();
-    let ledgers = Api::<bowline_api::VolumeAttachment>::all(world.client.clone());
     wait_for("the same sentence in our own object", async || {
-        let status = ledgers.get(volume.id.as_str()).await.unwrap().status?;
+        let status = status().await;
         let mut conditions = status.attachment_ticket_statuses.into_values().flat_map(|one| one.conditions);
         conditions.find(|one| one.message == sentence)
     })
     .await;
+    let [attached] = status().await.conditions.try_into().unwrap();
+    assert_eq!(attached.status, Truth::True, "who waits is not the current ticket: {}", attached.message);
     leadership.release().await;
     world.delete("va-recorded").await;
     world.until_told_to_wait("va-recorded", "does not lead any more").await;

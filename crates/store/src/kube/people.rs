@@ -38,16 +38,15 @@ fn tell_ledger(ledger: &Ledger, told: &mut Map<String, Value>) {
     let summary = LedgerSummary::of(ledger);
     let noted = told.remove("attachmentTicketStatuses").unwrap_or_default();
     let mut statuses = Map::new();
-    let mut reason = summary.reason.to_owned();
+    let mut reason = json!(summary.reason);
     for (id, status) in summary.tickets {
         let noted = noted.get(&id).filter(|noted| noted["generation"].as_u64() == status.generation);
         let mut shown = json!(status);
         if let Some(conditions) = noted.and_then(|noted| noted.get("conditions")) {
-            let said = conditions[0]["reason"].as_str().unwrap_or_default();
-            if id == summary.ticket
-                && conditions[0]["status"] == if status.satisfied { "True" } else { "False" }
-            {
-                reason = said.to_owned();
+            if let Some(noted) = conditions.get(0).filter(|_| id == summary.ticket) {
+                let attached = attached(status.satisfied, summary.reason, noted);
+                reason = attached["reason"].clone();
+                told.insert("conditions".into(), json!([attached]));
             }
             shown["conditions"] = conditions.clone();
         }
@@ -57,10 +56,25 @@ fn tell_ledger(ledger: &Ledger, told: &mut Map<String, Value>) {
     told.entry("state").or_insert_with(|| summary.state.into());
     told.insert("currentNodeID".into(), summary.nodes.into());
     told.insert("currentTicket".into(), summary.ticket.into());
-    told.insert("reason".into(), reason.into());
+    told.insert("reason".into(), reason);
     if !statuses.is_empty() {
         told.insert("attachmentTicketStatuses".into(), statuses.into());
     }
+}
+
+/// Whether the current ticket has the volume, in the words that were noted of it. A note is made beside the ledger and may be of a moment before or
+/// after it: where they disagree the ledger is right, and its own word has to do.
+fn attached(is_satisfied: bool, word: &str, noted: &Value) -> Value {
+    let mut condition =
+        json!({ "type": Condition::ATTACHED, "status": Truth::from(is_satisfied), "reason": word });
+    if noted["status"] == condition["status"] {
+        for field in ["reason", "message", "lastTransitionTime"] {
+            if let Some(said) = noted.get(field) {
+                condition[field] = said.clone();
+            }
+        }
+    }
+    condition
 }
 
 /// Whether something in this state can be used, and what people are told of that.
@@ -99,5 +113,77 @@ fn tell_progress(value: &[u8], told: &mut Map<String, Value>) {
     told.insert("phase".into(), phase.into());
     if let Some(bytes) = record["size"].as_u64().or(record["state"]["size"].as_u64()) {
         told.insert("capacity".into(), size_of(bytes).into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bowline_core::Ticket;
+
+    /// Wants the volume on the node that is called as it is.
+    fn ticket(id: &str) -> Value {
+        json!({
+            "id": id, "type": "csi-attacher", "nodeID": id, "access": "single-node-writer", "content": "filesystem",
+            "readOnly": false, "disableFrontend": "false", "generation": 2, "createdAt": "2026-01-01T12:00:00Z",
+            "owner": { "until": "withdrawn" }, "reason": ""
+        })
+    }
+
+    /// A ledger with these tickets, in which the first one's node is in this phase.
+    fn ledger(tickets: &[&str], phase: &str) -> Vec<u8> {
+        let all: Map<_, _> = tickets.iter().map(|id| ((*id).to_owned(), ticket(id))).collect();
+        let mode = serde_json::from_value::<Ticket>(ticket("a")).unwrap().mode();
+        let mut hold = json!({ "epoch": 1, "mode": mode, "since": "2026-01-01T12:00:01Z", "phase": phase });
+        if phase == "fencing" {
+            hold["why"] = json!("nodeOutOfService");
+        }
+        let holds = if phase.is_empty() { json!({}) } else { json!({ "a": hold }) };
+        json!({ "version": 1, "record": { "epoch": 1, "tickets": all, "holds": holds } })
+            .to_string()
+            .into_bytes()
+    }
+
+    /// What was noted of a ticket: of which filing, whether it is satisfied, and why not.
+    fn noted((id, generation, status, reason): (&str, u64, &str, &str)) -> (String, Value) {
+        let condition = json!({ "type": "Satisfied", "status": status, "reason": reason, "message": "So it is.",
+            "lastTransitionTime": "2026-01-01T12:00:09Z" });
+        (id.to_owned(), json!({ "generation": generation, "conditions": [condition] }))
+    }
+
+    #[test]
+    fn the_condition_of_a_ledger_is_what_was_noted_of_its_current_ticket_and_never_against_the_ledger() {
+        let (has, full) = (("a", 2, "True", "Satisfied"), ("a", 2, "False", "NodeFull"));
+        let (earlier, other) = (("a", 1, "False", "NodeFull"), ("b", 2, "False", "HeldElsewhere"));
+        for (tickets, phase, notes, state, expected) in [
+            (&[][..], "", &[has][..], "detached", None),
+            (&["a"], "held", &[], "attached", None),
+            (&["a"], "", &[earlier], "detached", None),
+            (&["a"], "", &[full], "detached", Some("False/NodeFull/So it is.")),
+            (&["a"], "held", &[has], "attached", Some("True/Satisfied/So it is.")),
+            (&["b", "a"], "held", &[other, has], "attached", Some("True/Satisfied/So it is.")),
+            (&["b", "a"], "held", &[other], "attached", None),
+            // The note is of a moment before or after the ledger.
+            (&["a"], "", &[has], "detached", Some("False/Waiting/")),
+            (&["a"], "granting", &[has], "attaching", Some("False/Waiting/")),
+            (&["a"], "releasing", &[has], "detaching", Some("False/Waiting/")),
+            (&["a"], "fencing", &[has], "detaching", Some("False/Waiting/")),
+            (&["a"], "held", &[full], "attached", Some("True/Satisfied/")),
+        ] {
+            let row = format!("{tickets:?} {phase} {notes:?}");
+            let notes: Map<_, _> = notes.iter().copied().map(noted).collect();
+            let fields = Map::from_iter([("attachmentTicketStatuses".to_owned(), notes.into())]);
+            let mut told = told(Kind::Ledger, &ledger(tickets, phase), Some(&fields));
+            assert_eq!(told["state"], state, "{row}");
+            let conditions = told.remove("conditions").unwrap_or_else(|| json!([]));
+            let conditions: Vec<Condition> = serde_json::from_value(conditions).unwrap();
+            let shown = conditions.iter().map(|one| {
+                assert_eq!((one.kind.as_str(), &told["reason"]), ("Attached", &json!(one.reason)), "{row}");
+                // The time is that of the words.
+                assert_eq!(one.last_transition_time.is_some(), !one.message.is_empty(), "{row}");
+                format!("{:?}/{}/{}", one.status, one.reason, one.message)
+            });
+            assert_eq!(shown.collect::<Vec<_>>(), Vec::from_iter(expected), "{row}");
+        }
     }
 }

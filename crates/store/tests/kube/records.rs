@@ -136,6 +136,8 @@ async fn what_is_noted_for_people_is_shown_and_changes_no_record() {
     assert_eq!(statuses["a"]["conditions"][0]["reason"], "HeldElsewhere");
     assert_eq!(statuses["b"]["conditions"], Value::Null, "said of another filing of it");
     assert_eq!(object["status"]["reason"], "HeldElsewhere");
+    let attached = json!([{ "type": "Attached", "status": "False", "reason": "HeldElsewhere", "message": "n2 has it." }]);
+    assert_eq!(object["status"]["conditions"], attached);
     let found = store.get(&key).await.unwrap().unwrap();
     assert_eq!(
         serde_json::from_slice::<Value>(&found.value).unwrap(),
