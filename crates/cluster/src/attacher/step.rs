@@ -263,10 +263,7 @@ impl Inner {
         let filed = self.filed(name).map(|filed| filed.node);
         let remembered = filed.or_else(|| node_id(object).and_then(|id| NodeId::new(id).ok()));
         let Some(id) = remembered.or_else(|| self.nodes.id_of(node)) else {
-            let sentence = format!(
-                "node {node} does not run this driver yet: its CSINode does not list it. It goes on when the driver has registered there."
-            );
-            return Ok(Err(refusal("UnknownNode", sentence, Need::Node(node.clone()))));
+            return Ok(Err(refusal("UnknownNode", no_driver(node), Need::Node(node.clone()))));
         };
         Ok(match wish::request(&pv, id.as_str()) {
             Ok(request) => Ok(Wanted { request, id }),
@@ -462,11 +459,21 @@ fn refused(error: &ControllerPublishError, object: &VolumeAttachment) -> Refusal
     };
     // A volume may be made, or made known, without anything else changing.
     let next = if matches!(error, ControllerPublishError::UnknownNode(_)) { Next::Rest } else { Next::Later };
-    let mut sentence = error.to_string();
+    let mut sentence = match error {
+        // Its name is remembered, or was there from the beginning, but nobody adds nodes by hand here.
+        ControllerPublishError::UnknownNode(_) => no_driver(&object.spec.node_name),
+        _ => error.to_string(),
+    };
     if matches!(error, ControllerPublishError::UnknownVolume(_)) && is_attached(object) {
         sentence.push_str("; it was attached before, and is not adopted: `bowline adopt --dry-run` says why");
     }
     Refusal { kind: error.name(), sentence, need, known: false, next }
+}
+
+fn no_driver(node: &str) -> String {
+    format!(
+        "node {node} does not run this driver yet: its CSINode does not list it. It goes on when the driver has registered there."
+    )
 }
 
 fn unfinished(error: &ControllerUnpublishError) -> Refusal {

@@ -6,6 +6,7 @@
 mod adoption;
 mod attach;
 mod lease;
+mod marked;
 mod people;
 mod targets;
 mod wishes;
