@@ -57,6 +57,8 @@ fn values_that_mean_nothing_are_refused_with_their_name() {
         ("sapshots: { enabled: true }", "sapshots"),
         ("node: { kubletDir: /x/y }", "kubletDir"),
         ("attacher: both", "attacher"),
+        ("markAtCreation: perhaps", "markAtCreation"),
+        ("attacher: sidecar\nmarkAtCreation: true", "markAtCreation"),
         ("controller: { replicas: 0 }", "replicas"),
         ("controller: { fenceNotReadyAfter: soon }", "fenceNotReadyAfter"),
         ("node: { kubeletDir: var/lib/kubelet }", "kubeletDir"),
@@ -102,6 +104,17 @@ fn values_that_mean_nothing_are_refused_with_their_name() {
         assert!(!output.status.success(), "accepted: {values}");
         assert!(told.contains(named), "{values}: {named} is not named:\n{told}");
     }
+}
+
+#[test]
+fn what_kubernetes_is_too_old_for_is_refused_with_its_name() {
+    let Some(chart) = Chart::new("the version of Kubernetes") else { return };
+    let older = ["--kube-version=1.35.9"];
+    let output = chart.helm("template", &older, "markAtCreation: true");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("markAtCreation needs Kubernetes 1.36"), "{told}");
+    assert!(chart.helm("template", &older, "").status.success());
+    assert!(chart.helm("template", &["--kube-version=1.36.0"], "markAtCreation: true").status.success());
 }
 
 #[test]

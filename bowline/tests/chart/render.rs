@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 pub(crate) const CASES: &[(&str, &str)] = &[
     ("default values", ""),
     ("snapshots and groups", "snapshots: { enabled: true, groups: true }\nvolumeAttributesClasses: true"),
+    ("marks by the API server", "markAtCreation: true"),
     ("the upstream attacher", "attacher: sidecar\ncontroller: { fenceNotReadyAfter: 5m, replicas: 3 }"),
     (
         "a startup taint",

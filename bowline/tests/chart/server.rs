@@ -1,8 +1,10 @@
 //! The chart before a real API server, and the node's rights there.
 
+use bowline_api::keys::{ATTACHER_FINALIZER, DRIVER, NODE_ID};
 use bowline_testkit::lab::{ApiLab, PATIENCE, wait_for};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::Api;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{Api, PostParams};
 use std::path::Path;
 
 use crate::render::{CASES, Chart};
@@ -65,6 +67,76 @@ fn an_uninstall_leaves_the_kinds_with_their_objects_and_a_new_installation_takes
     release("install", &[]);
     lab.kubectl(&["get", "csidriver", "bowline.storage"]);
     lab.kubectl(&["get", kind, "db"]);
+}
+
+/// A VolumeAttachment that somebody else has marked, too.
+fn attachment(name: &str, attacher: &str) -> VolumeAttachment {
+    let metadata =
+        serde_json::json!({ "name": name, "finalizers": ["x.org/kept"], "annotations": { "x.org/a": "b" } });
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": metadata,
+        "spec": { "attacher": attacher, "nodeName": "worker-1", "source": { "persistentVolumeName": "db" } },
+    }))
+    .unwrap()
+}
+
+/// Finalizers and annotations, for comparing.
+fn marks(object: VolumeAttachment) -> (Vec<String>, Vec<(String, String)>) {
+    let mut finalizers = object.metadata.finalizers.unwrap_or_default();
+    finalizers.sort();
+    (finalizers, object.metadata.annotations.unwrap_or_default().into_iter().collect())
+}
+
+/// A policy is followed a moment after it was written. Nothing that is made meanwhile may be refused.
+async fn until_made(attachments: &Api<VolumeAttachment>, is_marked: bool) {
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let begun = std::time::Instant::now();
+    loop {
+        let made = attachments.create(&dry, &attachment("tried", DRIVER)).await.unwrap();
+        if marks(made).0.iter().any(|one| one == ATTACHER_FINALIZER) == is_marked {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "waited for the policy; marked: {is_marked}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_made_for_this_driver_is_marked_and_nothing_that_is_made_is_refused() {
+    let Some(chart) = Chart::new("marks by the API server") else { return };
+    let Some(lab) = ApiLab::start() else { return };
+    lab.apply_text("apiVersion: v1\nkind: Namespace\nmetadata: { name: bowline }");
+    let attachments = Api::<VolumeAttachment>::all(lab.client().await);
+    let make = async |name: &str, attacher: &str| {
+        marks(attachments.create(&PostParams::default(), &attachment(name, attacher)).await.unwrap())
+    };
+    let others = make("before", DRIVER).await;
+    chart.release("install", &lab.kubeconfig(), &["--set=markAtCreation=true"]);
+    until_made(&attachments, true).await;
+    let (finalizers, annotations) = make("ours", DRIVER).await;
+    assert_eq!(finalizers, [ATTACHER_FINALIZER, "x.org/kept"]);
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(annotations, [pair(NODE_ID, "worker-1"), pair("x.org/a", "b")]);
+    for attacher in ["bowline.storage.example.org", "hostpath.csi.k8s.io"] {
+        assert_eq!(make(attacher, attacher).await, others, "{attacher}");
+    }
+    // Nothing is taken away, or put back, later.
+    lab.kubectl(&["annotate", "volumeattachment", "ours", &format!("{NODE_ID}=other"), "--overwrite"]);
+    assert_eq!(marks(attachments.get("ours").await.unwrap()).1[0], pair(NODE_ID, "other"));
+
+    // One that cannot be evaluated marks nothing, and is in nobody's way.
+    let broken = r#"[{"op":"replace","path":"/spec/mutations/0/applyConfiguration/expression","value":"Object{metadata: Object.metadata{finalizers: [object.spec.nothing]}}"}]"#;
+    lab.kubectl(&["patch", "mutatingadmissionpolicy", "bowline-attacher", "--type=json", "--patch", broken]);
+    until_made(&attachments, false).await;
+    assert_eq!(make("unmarked", DRIVER).await, others);
+    chart.release("upgrade", &lab.kubeconfig(), &["--set=markAtCreation=true", "--force-conflicts"]);
+    until_made(&attachments, true).await;
+
+    chart.release("uninstall", &lab.kubeconfig(), &[]);
+    until_made(&attachments, false).await;
+    let left =
+        lab.kubectl(&["get", "mutatingadmissionpolicies,mutatingadmissionpolicybindings", "-o", "name"]);
+    assert_eq!(left, "", "whom nobody would free is not marked any more");
 }
 
 /// A node plugin's client: with the token that the kubelet would give to its pod.

@@ -1,5 +1,6 @@
 //! The parts fit together: every name that one object says is there in another.
 
+use bowline_api::keys::NODE_ID;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -29,6 +30,8 @@ fn every_object_has_one_name_and_a_namespace_where_there_are_namespaces() {
                     | "CustomResourceDefinition"
                     | "ValidatingAdmissionPolicy"
                     | "ValidatingAdmissionPolicyBinding"
+                    | "MutatingAdmissionPolicy"
+                    | "MutatingAdmissionPolicyBinding"
             );
             let expected = match name.as_str() {
                 _ if is_global => "",
@@ -159,6 +162,27 @@ fn snapshots_come_with_the_api_that_they_need() {
     let values = "snapshots: { enabled: false }";
     let output = chart.helm("template", &["--api-versions", "snapshot.storage.k8s.io/v1"], values);
     assert!(!String::from_utf8_lossy(&output.stdout).contains("name: csi-snapshotter"));
+}
+
+#[test]
+fn the_api_server_marks_with_the_name_that_the_driver_gives_its_node() {
+    let Some(chart) = Chart::new("the driver's name for a node") else { return };
+    let is_policy = |document: &&Value| document["kind"] == "MutatingAdmissionPolicy";
+    assert!(!chart.render("").iter().any(|document| is_policy(&document)), "only where it is asked for");
+    let documents = chart.render("markAtCreation: true");
+    let policy = documents.iter().find(is_policy).unwrap();
+    let expression = text(policy, "/spec/mutations/0/applyConfiguration/expression");
+    assert!(expression.contains(&format!("'{NODE_ID}': object.spec.nodeName")), "{expression}");
+    let pods = pods(&documents);
+    let (_, pod) = pods.iter().find(|(component, _)| *component == "node").unwrap();
+    let mut containers = list(pod, "/spec/containers").iter();
+    let node = containers.find(|container| container["name"] == "node").unwrap();
+    let mut variables = list(node, "/env").iter();
+    let name = variables.find(|variable| variable["name"] == "BOWLINE_NODE").unwrap();
+    assert_eq!(text(name, "/valueFrom/fieldRef/fieldPath"), "spec.nodeName");
+    // A flag comes before the environment.
+    let mut args = list(node, "/args").iter().filter_map(Value::as_str);
+    assert!(!args.any(|arg| arg == "--node" || arg.starts_with("--node=")));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use std::sync::Arc;
 
-use crate::world::{DRIVER, FINALIZER, LONG, World, holding, pv, wait_for};
+use crate::world::{Always, DRIVER, FINALIZER, LONG, World, holding, pv, wait_for};
 
 fn metadata(object: &VolumeAttachment) -> String {
     let metadata = object.status.as_ref().unwrap().attachment_metadata.clone().unwrap();
@@ -34,14 +34,6 @@ async fn an_attach_costs_two_writes_beside_the_ledger_and_a_detach_one() {
     assert_eq!(world.target.open(&volume.id), [], "the object goes after the proof");
     assert_eq!(controller.sent(), [1, 1, 0, 0, 1]);
     world.check();
-}
-
-struct Always;
-
-impl bowline_store::kube::Guard for Always {
-    fn may_write(&self) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

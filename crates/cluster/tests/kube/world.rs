@@ -26,6 +26,15 @@ pub(crate) const LONG: Duration = Duration::from_secs(120);
 pub(crate) const DRIVER: &str = "bowline.storage";
 pub(crate) const FINALIZER: &str = "external-attacher/bowline-storage";
 
+/// Whoever may always write.
+pub(crate) struct Always;
+
+impl bowline_store::kube::Guard for Always {
+    fn may_write(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
 static LAB: OnceLock<Option<ApiLab>> = OnceLock::new();
 /// One world at a time: each sees all objects of its kinds, and some take the API server away.
 pub(crate) static TURN: Turn<()> = Turn::const_new(());
@@ -59,7 +68,11 @@ pub(crate) fn parse<K: DeserializeOwned>(value: Value) -> K {
 impl World {
     /// An empty cluster with two nodes that run the driver.
     pub(crate) async fn new() -> Option<Self> {
-        let lab = lab()?;
+        Some(Self::at(lab()?).await)
+    }
+
+    /// The same in a lab of one's own.
+    pub(crate) async fn at(lab: &ApiLab) -> Self {
         let turn = TURN.lock().await;
         let client = lab.client().await;
         let world = Self {
@@ -77,7 +90,7 @@ impl World {
             world.add_node(node).await;
             world.add_driver(node).await;
         }
-        Some(world)
+        world
     }
 
     pub(crate) fn api<K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>>(

@@ -29,8 +29,8 @@ pub use node::Node;
 pub use observer::{Grants, Observer, Seen, Truth};
 pub(crate) use process::Place;
 pub use process::Process;
-pub use programs::tools;
 pub(crate) use programs::{installed, project};
+pub use programs::{rendered, tools};
 
 use std::time::{Duration, Instant};
 

@@ -29,6 +29,16 @@ pub fn tools(name: &str) -> PathBuf {
     directory
 }
 
+/// One file of the chart's templates, as Helm renders it with these values for the Kubernetes of the labs.
+pub fn rendered(template: &str, values: &[&str]) -> String {
+    let mut helm = Command::new(tools("helm").join("helm"));
+    helm.args(["template", "bowline"]).arg(project().join("deploy/chart")).arg("--kube-version=1.36.3");
+    helm.arg(format!("--show-only=templates/{template}")).args(["--set", &values.join(",")]);
+    let output = helm.output().unwrap();
+    assert!(output.status.success(), "helm template: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// A program of the Debian packages that `setup.sh` installs.
 pub(crate) fn installed(name: &str) -> PathBuf {
     let path = std::env::var("PATH").unwrap_or_default();
