@@ -26,7 +26,7 @@ pub(crate) struct Row {
 /// A group of rows, by name.
 type Group = (&'static str, fn() -> Result<Vec<Row>>);
 
-const GROUPS: [Group; 10] = [
+const GROUPS: [Group; 11] = [
     ("decide", choosing::rows),
     ("attach", attach::rows),
     ("start", start::rows),
@@ -35,6 +35,7 @@ const GROUPS: [Group; 10] = [
     ("driver-copy", driver::copying),
     ("driver-list", driver::listing),
     ("kubernetes", kube::rows),
+    ("kubernetes-marks", kube::marks),
     ("nvme", nvme::rows),
     ("rds", rds::rows),
 ];

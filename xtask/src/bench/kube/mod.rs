@@ -8,6 +8,7 @@
 
 mod bare;
 mod board;
+mod policy;
 mod site;
 
 use anyhow::{Context, Result};
@@ -41,12 +42,30 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     Runtime::new()?.block_on(measure())
 }
 
+/// What it is worth to let the API server mark VolumeAttachments: some three minutes.
+pub(crate) fn marks() -> Result<Vec<Row>> {
+    Runtime::new()?.block_on(async {
+        let begun = Instant::now();
+        let Some(mut site) = Site::start(super::driver::binary()?).await? else { return Ok(vec![]) };
+        let count = most().min(THOUSAND);
+        site.provision(count).await?;
+        let rows = policy::rows(&site, count).await?;
+        say(&format!("measured in {:.0} s", begun.elapsed().as_secs_f64()));
+        Ok(rows)
+    })
+}
+
+/// With how many volumes, at most.
+fn most() -> usize {
+    let most = std::env::var("BOWLINE_BENCH_VOLUMES").ok().and_then(|count| count.parse().ok());
+    most.unwrap_or(TEN_THOUSAND)
+}
+
 async fn measure() -> Result<Vec<Row>> {
     let begun = Instant::now();
     let Some(mut site) = Site::start(super::driver::binary()?).await? else { return Ok(vec![]) };
     say("an API server, a controller and a target run");
-    let most = std::env::var("BOWLINE_BENCH_VOLUMES").ok().and_then(|count| count.parse().ok());
-    let most: usize = most.unwrap_or(TEN_THOUSAND);
+    let most = most();
     site.provision(HUNDRED).await?;
     let bare = model(&site, THOUSAND.min(most)).await?;
     let mut rows = Vec::new();
