@@ -33,6 +33,7 @@ pub fn tools(name: &str) -> PathBuf {
 pub fn rendered(template: &str, values: &[&str]) -> String {
     let mut helm = Command::new(tools("helm").join("helm"));
     helm.args(["template", "bowline"]).arg(project().join("deploy/chart")).arg("--kube-version=1.36.3");
+    helm.args(["--namespace", super::NAMESPACE]);
     helm.arg(format!("--show-only=templates/{template}")).args(["--set", &values.join(",")]);
     let output = helm.output().unwrap();
     assert!(output.status.success(), "helm template: {}", String::from_utf8_lossy(&output.stderr));

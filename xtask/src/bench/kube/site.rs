@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use bowline_csi::wire;
 use bowline_csi::wire::controller_client::ControllerClient;
 use bowline_testkit::driver::{RWO, channel};
-use bowline_testkit::lab::{Access, ApiLab, Process, tools};
+use bowline_testkit::lab::{Access, ApiLab, NAMESPACE, Process, rendered};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
@@ -18,14 +18,12 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::bare::AT_ONCE;
 use super::board::{Board, Seen};
 
-const NAMESPACE: &str = "bowline";
 const TARGET: &str = "file-a";
 const LONG: Duration = Duration::from_secs(60);
 /// How many volumes are made at once.
@@ -55,19 +53,6 @@ pub(crate) fn attachment(name: &str, pv: &str, attacher: &str) -> Result<VolumeA
 /// The name of the PersistentVolume and of the VolumeAttachment of a volume.
 pub(crate) fn name(n: usize) -> String {
     format!("volume-{n}")
-}
-
-/// A file of the chart, as it is installed with these values.
-pub(crate) fn of_chart(template: &str, values: &[&str]) -> Result<String> {
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/chart");
-    let namespace = format!("--namespace={NAMESPACE}");
-    let output = Command::new(tools("helm").join("helm"))
-        .args(["template", "bowline", chart, "--kube-version=1.36.0", &namespace])
-        .args(values.iter().map(|value| format!("--set={value}")))
-        .arg(format!("--show-only=templates/{template}"))
-        .output()?;
-    ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Looks until there is something to see.
@@ -114,7 +99,7 @@ impl Site {
         let board = Board::start(client.clone()).await?;
         lab.apply_text(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAMESPACE}}}}}"));
         for file in ["accounts.yaml", "rbac-controller.yaml"] {
-            lab.apply_text(&of_chart(file, &[])?);
+            lab.apply_text(&rendered(file, &[]));
         }
         let kubeconfig = lab.kubeconfig_for(Access::ServiceAccount(NAMESPACE, "bowline-controller"));
         let mut site =
