@@ -1,6 +1,6 @@
 //! The kernel calls that no library wraps, each as one safe function. All the `unsafe` of this crate is here and in `memory.rs`.
 //!
-//! Numbers and layouts are those of `linux/loop.h`, `linux/fs.h` and `linux/mount.h`; they are the same on
+//! Numbers and layouts are those of `linux/loop.h`, `linux/fs.h`, `linux/fiemap.h` and `linux/mount.h`; they are the same on
 //! every architecture Linux runs on with 64-bit pointers.
 #![allow(
     unsafe_code,
@@ -9,7 +9,7 @@
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::{Errno, Result};
-use rustix::ioctl::{Getter, IntegerSetter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
+use rustix::ioctl::{Getter, IntegerSetter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, Updater, ioctl};
 use std::ffi::c_void;
 
 const LOOP_CLR_FD: Opcode = 0x4C01;
@@ -23,6 +23,7 @@ const BLKROGET: Opcode = 0x125E;
 const BLKGETSIZE64: Opcode = 0x8008_1272;
 const FIFREEZE: Opcode = 0xC004_5877;
 const FITHAW: Opcode = 0xC004_5878;
+const FS_IOC_FIEMAP: Opcode = 0xC020_660B;
 
 /// What the kernel would choose (0) is what direct I/O on the file needs, and that changes: xfs says 512 until the file
 /// shares blocks with a snapshot, and 4096 then (Linux 6.18). A filesystem that was made for 512 could not be mounted
@@ -173,6 +174,64 @@ pub(crate) fn freeze(mount: impl AsFd) -> Result<()> {
 pub(crate) fn thaw(mount: impl AsFd) -> Result<()> {
     // SAFETY: FITHAW ignores its argument.
     unsafe { ioctl(mount, NoArg::<FITHAW>::new()) }
+}
+
+/// How many extents one call tells of: few enough that it does not keep those waiting who write to the file.
+const EXTENTS: u32 = 256;
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) logical: u64,
+    pub(crate) physical: u64,
+    pub(crate) length: u64,
+    reserved64: [u64; 2],
+    pub(crate) flags: u32,
+    reserved: [u32; 3],
+}
+
+impl Extent {
+    const EMPTY: Self =
+        Self { logical: 0, physical: 0, length: 0, reserved64: [0; 2], flags: 0, reserved: [0; 3] };
+}
+
+/// `struct fiemap`, and what the kernel writes behind it.
+#[repr(C)]
+pub(crate) struct ExtentMap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS as usize],
+}
+
+const _: () = assert!(size_of::<Extent>() == 56, "the kernel's layout");
+const _: () = assert!(size_of::<ExtentMap>() == 32 + 56 * EXTENTS as usize, "the kernel's layout");
+
+impl ExtentMap {
+    pub(crate) const EMPTY: Self = Self {
+        start: 0,
+        length: 0,
+        flags: 0,
+        mapped: 0,
+        count: EXTENTS,
+        reserved: 0,
+        extents: [Extent::EMPTY; EXTENTS as usize],
+    };
+
+    /// The next extents of a file, from an offset on. None: there are no more.
+    pub(crate) fn read(&mut self, file: impl AsFd, start: u64) -> Result<&[Extent]> {
+        (self.start, self.length, self.flags, self.mapped) = (start, u64::MAX - start, 0, 0);
+        self.count = EXTENTS;
+        // SAFETY: FS_IOC_FIEMAP reads one `struct fiemap`, and writes that and at most `count` extents behind it, which is
+        // exactly what `ExtentMap` has. Every bit pattern is a value of it, and the kernel keeps no pointer to it.
+        unsafe { ioctl(file, Updater::<FS_IOC_FIEMAP, Self>::new(self)) }?;
+        let mapped = usize::try_from(self.mapped).map_err(|_| Errno::INVAL)?;
+        self.extents.get(..mapped).ok_or(Errno::INVAL)
+    }
 }
 
 /// Sets and clears attributes of the one mount that `mount` is open on (Linux 5.12).

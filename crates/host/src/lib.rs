@@ -13,6 +13,7 @@ pub mod command;
 pub mod device;
 mod direct;
 pub mod doctor;
+pub mod extents;
 pub mod file;
 pub mod format;
 pub mod freeze;

@@ -27,6 +27,7 @@
 
 mod access;
 mod again;
+mod blocks;
 mod cut;
 mod directory;
 pub(crate) mod exporter;

@@ -1,5 +1,6 @@
 //! How much room there is, and to whom it is promised.
 
+use super::blocks;
 use super::directory::Directory;
 use crate::{Capacity, Item};
 use bowline_host::file;
@@ -43,6 +44,8 @@ impl Policy {
 #[derive(Debug)]
 pub(super) struct Room {
     policy: Policy,
+    /// Whether files may share blocks here.
+    reflink: bool,
     promises: Mutex<BTreeMap<Item, u64>>,
     /// What others kept on the filesystem, and when that was seen.
     others: Mutex<Option<(Instant, u64)>>,
@@ -64,8 +67,8 @@ fn sum<'a>(promises: impl Iterator<Item = &'a u64>) -> u64 {
 }
 
 impl Room {
-    pub(super) fn new(policy: Policy) -> Self {
-        Self { policy, promises: Mutex::default(), others: Mutex::default() }
+    pub(super) fn new(policy: Policy, reflink: bool) -> Self {
+        Self { policy, reflink, promises: Mutex::default(), others: Mutex::default() }
     }
 
     fn promises(&self) -> MutexGuard<'_, BTreeMap<Item, u64>> {
@@ -84,9 +87,13 @@ impl Room {
 
     pub(super) fn look_closely(&self, directory: &Directory) -> io::Result<Seen> {
         let items: Vec<Item> = self.promises().keys().cloned().collect();
-        let ours = items.iter().fold(0_u64, |sum, item| sum.saturating_add(directory.allocated(item)));
+        let ours = if self.reflink {
+            blocks::together(directory, &items)
+        } else {
+            // Asking for every extent would tell the same, and cost more.
+            items.iter().fold(0_u64, |sum, item| sum.saturating_add(directory.allocated(item)))
+        };
         let space = file::space(&directory.path)?;
-        // Blocks that files share count in each of them, so on such a filesystem others seem smaller than they are.
         let others = space.used.saturating_sub(ours);
         *self.others.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), others));
         Ok(self.seen(space, others))
@@ -161,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_last_room_goes_to_one_of_two_and_comes_back() {
-        let room = Room::new(Policy::default());
+        let room = Room::new(Policy::default(), false);
         let seen = Seen { total: 100, free: 100, limit: 100 };
         assert_eq!(room.promise(&[(item("a"), 60)], seen), Ok(()));
         assert_eq!(room.promise(&[(item("b"), 60)], seen), Err(40));

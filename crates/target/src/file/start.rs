@@ -119,6 +119,8 @@ impl FileTarget {
         let found = scan(&path)?;
         let installation = installation(&path, &found)?;
         let maximum = file::longest(&path, MULTIPLE).map_err(io)?;
+        // On a full disk it cannot be tried out, and files may share blocks all the same.
+        let reflink = file::abilities(&path).map_or(true, |found| found.reflink);
         let exporter = exporter(&installation, host.clone());
         let inner = Inner {
             id,
@@ -127,7 +129,7 @@ impl FileTarget {
             exporter,
             sizes: Sizes { minimum: MINIMUM, maximum, multiple: MULTIPLE },
             directory: Directory { path, installation, writer: Writer::new() },
-            room: Room::new(policy),
+            room: Room::new(policy, reflink),
             turns: Turns::default(),
             late: Late::new(RECORD_PATIENCE),
             unfinished: Mutex::default(),

@@ -1,6 +1,8 @@
 //! Room: promised, taken up, given back, and none left.
 
-use crate::lab::{EMPTY, GENEROUS, MIB, Raw, cut, grant, lab, listed, open, order, revocation, run, volume};
+use crate::lab::{
+    EMPTY, GENEROUS, Lab, MIB, Raw, cut, grant, lab, listed, open, order, revocation, run, snapshot, volume,
+};
 use bowline_target::contract::provision::Bytes;
 use bowline_target::file::Policy;
 use bowline_target::{BackingFiles, Item, Provision, ProvisionError, Source, Target};
@@ -139,5 +141,65 @@ fn a_policy_may_promise_more_than_there_is() {
             (160 * MIB, 0),
             "a stricter policy takes nothing back"
         );
+    });
+}
+
+/// A volume, its snapshots and a clone share their blocks, and others keep something beside them.
+fn blocks_that_are_shared_hide_nobody(lab: &Lab, fs_type: &str) {
+    const PIECES: u64 = 512;
+    const PIECE: u64 = 72 << 10;
+    const STEP: u64 = 80 << 10;
+    let root = lab.scratch(fs_type, 512);
+    let target = open(&root.join("v"), Policy::default()).unwrap();
+    let capacity = || {
+        run("sync", &[&"-f", &root]);
+        lab.runtime.block_on(target.capacity()).unwrap()
+    };
+    let size = PIECES * STEP;
+    lab.create(&target, &order("v", size, None)).unwrap();
+    // With holes between them: they are more than the kernel tells of at once.
+    for index in 0..PIECES {
+        Raw(&target).write(&volume("v"), index * STEP, &[7; PIECE as usize]);
+    }
+    let alone = capacity();
+    for id in ["s0", "s1", "s2"] {
+        lab.snapshot(&target, &[cut(id, "v")]).unwrap();
+    }
+    lab.create(&target, &order("c", size, Some(Source::Snapshot(snapshot("s0"))))).unwrap();
+    let shared = capacity();
+    fs::write(root.join("foreign"), vec![1; 96 << 20]).unwrap();
+    let beside = capacity();
+    let too_much = (shared.available - 48 * MIB).next_multiple_of(MIB);
+    let refused = lab.create(&target, &order("w", too_much, None));
+    assert!(matches!(refused, Err(ProvisionError::NoRoom { .. })), "{fs_type}: {refused:?}");
+
+    let promised = shared.promised - alone.promised;
+    assert!(promised >= 3 * PIECES * PIECE + size, "{fs_type}: {promised}");
+    let gone = alone.available - shared.available;
+    assert!(gone.abs_diff(promised) < 8 * MIB, "{fs_type}: {gone} for a promise of {promised}");
+    assert!(shared.available - beside.available >= 96 * MIB, "{fs_type}: {shared:?} {beside:?}");
+
+    // What is promised can be written full, also where a snapshot keeps what was there before.
+    let rest = beside.available / MIB * MIB;
+    lab.create(&target, &order("w", rest, None)).unwrap();
+    for (id, size) in [("v", size), ("c", size), ("w", rest)] {
+        for offset in (0..size).step_by(1 << 20) {
+            Raw(&target).write(&volume(id), offset, &[9; 1 << 20]);
+        }
+    }
+    run("sync", &[&"-f", &root]);
+}
+
+#[test]
+fn blocks_that_are_shared_hide_nobody_on_xfs() {
+    lab("room::blocks_that_are_shared_hide_nobody_on_xfs", &["mkfs.xfs"], |lab| {
+        blocks_that_are_shared_hide_nobody(lab, "xfs");
+    });
+}
+
+#[test]
+fn blocks_that_are_shared_hide_nobody_on_btrfs() {
+    lab("room::blocks_that_are_shared_hide_nobody_on_btrfs", &["mkfs.btrfs"], |lab| {
+        blocks_that_are_shared_hide_nobody(lab, "btrfs");
     });
 }
