@@ -47,12 +47,33 @@ pub(super) struct Room {
     /// Whether files may share blocks here.
     reflink: bool,
     promises: Mutex<BTreeMap<Item, u64>>,
-    /// What others kept on the filesystem, and when that was seen.
-    others: Mutex<Option<(Instant, u64)>>,
+    others: Mutex<Option<Others>>,
+    /// Held by who looks what others keep: many at once would only make each other slower.
+    looking: Mutex<()>,
+}
+
+/// What others kept on the filesystem.
+#[derive(Clone, Copy, Debug)]
+struct Others {
+    bytes: u64,
+    began: Instant,
+    took: Duration,
 }
 
 /// How old the knowledge of what others keep may be when something is promised.
 const FRESH: Duration = Duration::from_secs(5);
+/// A look that took longer is not repeated until [`REST`] times as long has passed: volumes of millions of shared pieces
+/// would be looked at all the time.
+const LONG: Duration = Duration::from_secs(1);
+const REST: u32 = 10;
+
+impl Others {
+    /// Whether it will do for one who asked at a moment, and would have it no older than `age`.
+    fn will_do(self, asked: Instant, age: Duration) -> bool {
+        let age = if self.took > LONG { age.max(self.took.saturating_mul(REST)) } else { age };
+        self.began >= asked || asked.duration_since(self.began) < age
+    }
+}
 
 /// A look at the filesystem.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +89,13 @@ fn sum<'a>(promises: impl Iterator<Item = &'a u64>) -> u64 {
 
 impl Room {
     pub(super) fn new(policy: Policy, reflink: bool) -> Self {
-        Self { policy, reflink, promises: Mutex::default(), others: Mutex::default() }
+        Self {
+            policy,
+            reflink,
+            promises: Mutex::default(),
+            others: Mutex::default(),
+            looking: Mutex::default(),
+        }
     }
 
     fn promises(&self) -> MutexGuard<'_, BTreeMap<Item, u64>> {
@@ -78,14 +105,34 @@ impl Room {
     /// Looks at the filesystem. How much others keep there may be as old as [`FRESH`]: to know it, every file of ours
     /// must be asked.
     pub(super) fn look(&self, directory: &Directory) -> io::Result<Seen> {
-        let known = *self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.filter(|(at, _)| at.elapsed() < FRESH) {
-            Some((_, others)) => Ok(self.seen(file::space(&directory.path)?, others)),
-            None => self.look_closely(directory),
-        }
+        self.look_within(directory, FRESH)
     }
 
+    /// As [`Self::look`], with what others keep now.
     pub(super) fn look_closely(&self, directory: &Directory) -> io::Result<Seen> {
+        self.look_within(directory, Duration::ZERO)
+    }
+
+    fn look_within(&self, directory: &Directory, age: Duration) -> io::Result<Seen> {
+        let asked = Instant::now();
+        let others = match self.known(asked, age) {
+            Some(bytes) => bytes,
+            None => {
+                let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+                // Somebody may have looked while we waited.
+                self.known(asked, age).map_or_else(|| self.others(directory), Ok)?
+            }
+        };
+        Ok(self.seen(file::space(&directory.path)?, others))
+    }
+
+    fn known(&self, asked: Instant, age: Duration) -> Option<u64> {
+        let others = *self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.filter(|others| others.will_do(asked, age)).map(|others| others.bytes)
+    }
+
+    fn others(&self, directory: &Directory) -> io::Result<u64> {
+        let began = Instant::now();
         let items: Vec<Item> = self.promises().keys().cloned().collect();
         let ours = if self.reflink {
             blocks::together(directory, &items)
@@ -93,10 +140,10 @@ impl Room {
             // Asking for every extent would tell the same, and cost more.
             items.iter().fold(0_u64, |sum, item| sum.saturating_add(directory.allocated(item)))
         };
-        let space = file::space(&directory.path)?;
-        let others = space.used.saturating_sub(ours);
-        *self.others.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), others));
-        Ok(self.seen(space, others))
+        let bytes = file::space(&directory.path)?.used.saturating_sub(ours);
+        let others = Others { bytes, began, took: began.elapsed() };
+        *self.others.lock().unwrap_or_else(PoisonError::into_inner) = Some(others);
+        Ok(bytes)
     }
 
     fn seen(&self, space: Amount, others: u64) -> Seen {
@@ -164,6 +211,28 @@ mod tests {
             assert_eq!(Policy { overcommit, reserve }.limit(1000, others), limit);
         }
         assert_eq!(Policy { overcommit: u32::MAX, reserve: 0 }.limit(u64::MAX, 0), u64::MAX);
+    }
+
+    #[test]
+    fn a_look_that_took_long_is_not_repeated_at_once() {
+        let began = Instant::now();
+        let seconds = Duration::from_secs;
+        for (took, age, later, will_do) in [
+            (0, 0, 0, true),
+            (0, 0, 1, false),
+            (1, 0, 1, false),
+            (0, 5, 4, true),
+            (0, 5, 5, false),
+            (2, 5, 19, true),
+            (2, 0, 19, true),
+            (2, 5, 20, false),
+        ] {
+            let others = Others { bytes: 0, began, took: seconds(took) };
+            let found = others.will_do(began + seconds(later), seconds(age));
+            assert_eq!(found, will_do, "took {took} s, may be {age} s old, asked {later} s later");
+        }
+        let others = Others { bytes: 0, began: began + seconds(3), took: seconds(0) };
+        assert!(others.will_do(began, Duration::ZERO), "it was begun after it was asked for");
     }
 
     #[test]
