@@ -177,7 +177,8 @@ fn blocks_that_are_shared_hide_nobody(lab: &Lab, fs_type: &str) {
     assert!(promised >= 3 * PIECES * PIECE + size, "{fs_type}: {promised}");
     let gone = alone.available - shared.available;
     assert!(gone.abs_diff(promised) < 8 * MIB, "{fs_type}: {gone} for a promise of {promised}");
-    assert!(shared.available - beside.available >= 96 * MIB, "{fs_type}: {shared:?} {beside:?}");
+    // A filesystem may also give back some of what it kept for itself.
+    assert!(shared.available - beside.available > 95 * MIB, "{fs_type}: {shared:?} {beside:?}");
 
     // What is promised can be written full, also where a snapshot keeps what was there before.
     let rest = beside.available / MIB * MIB;
