@@ -93,7 +93,7 @@ fn devices(config: &Config, host: &Arc<Host>) -> Result<BTreeMap<TargetId, Arc<d
         tracing::info!(directory = %own.directory.display(), "there are no files of a target here; volumes come over the network");
     }
     let devices = shelves.iter().map(|at| {
-        let files: Arc<dyn BackingFiles> = Arc::new(LateShelf::new(&at.directory));
+        let files: Arc<dyn BackingFiles> = Arc::new(LateShelf::new(&at.directory, host));
         let devices: Arc<dyn Devices> = Arc::new(FileDevices::new(Arc::clone(host), files));
         (at.target.clone(), devices)
     });
@@ -103,12 +103,13 @@ fn devices(config: &Config, host: &Arc<Host>) -> Result<BTreeMap<TargetId, Arc<d
 /// The directory of a target that may come later than the node: its agent makes it.
 struct LateShelf {
     directory: PathBuf,
+    host: Arc<Host>,
     opened: OnceLock<Shelf>,
 }
 
 impl LateShelf {
-    fn new(directory: &Path) -> Self {
-        let shelf = Self { directory: directory.to_owned(), opened: OnceLock::new() };
+    fn new(directory: &Path, host: &Arc<Host>) -> Self {
+        let shelf = Self { directory: directory.to_owned(), host: Arc::clone(host), opened: OnceLock::new() };
         if let Err(error) = shelf.shelf() {
             tracing::warn!(directory = %directory.display(), %error, "not there yet; it is looked for when it is needed");
         }
@@ -119,7 +120,7 @@ impl LateShelf {
         if let Some(shelf) = self.opened.get() {
             return Ok(shelf);
         }
-        let opened = Shelf::open(&self.directory);
+        let opened = Shelf::open(&self.directory, &self.host);
         let opened = opened.map_err(|error| BackingError::Unreadable { error: error.to_string() })?;
         Ok(self.opened.get_or_init(|| opened))
     }

@@ -2,7 +2,7 @@
 
 use rustix::fs::{
     FallocateFlags, Mode, OFlags, SeekFrom, XattrFlags, fallocate, fcntl_getfl, fcntl_setfl, fgetxattr,
-    fremovexattr, fsetxattr, fstat, ftruncate, ioctl_ficlone, open, seek, statvfs,
+    fremovexattr, fsetxattr, fstat, ftruncate, ioctl_ficlone, open, seek, statfs, statvfs,
 };
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -143,6 +143,16 @@ pub fn abilities(directory: &Path) -> io::Result<Abilities> {
     let reflink = matches!(reflink(&from, &to)?, Reflink::Shared);
     let direct = fcntl_getfl(&from).and_then(|flags| fcntl_setfl(&from, flags | OFlags::DIRECT)).is_ok();
     Ok(Abilities { reflink, direct })
+}
+
+/// Filesystems that one kernel has for itself, by the number that statfs(2) gives them: ext2 to 4, xfs, btrfs, f2fs, bcachefs, zfs, tmpfs, overlay.
+const LOCAL: [i64; 8] =
+    [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0xCA45_1A4E, 0x2FC1_2FC1, 0x0102_1994, 0x794C_7630];
+
+/// Whether no other machine can have the filesystem of a directory, too. What is not known to be so may be on a network.
+pub fn is_local(directory: &Path) -> io::Result<bool> {
+    // The numbers are 32 bits wide; some kernels' types for them are signed.
+    Ok(LOCAL.contains(&(statfs(directory)?.f_type as i64 & 0xFFFF_FFFF)))
 }
 
 /// A file that goes with its last user.

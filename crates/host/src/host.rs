@@ -5,6 +5,7 @@ use crate::device::DeviceNumber;
 use crate::mountinfo::{MountInfoError, MountTable};
 use rustix::fs::{FileType, stat};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Where the kernel's files are. Injected, so that several nodes can run on one machine, and on recorded files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +42,15 @@ impl Host {
     /// What is mounted now, as the calling thread sees it: threads may live in different mount namespaces.
     pub fn mounts(&self) -> Result<MountTable, MountInfoError> {
         MountTable::read(&self.roots.proc.join("thread-self/mountinfo"))
+    }
+
+    /// What tells this start of this kernel from every other one, in every container that it runs.
+    pub fn boot(&self) -> io::Result<String> {
+        let said = fs::read_to_string(self.roots.proc.join("sys/kernel/random/boot_id"))?;
+        match said.trim() {
+            "" => Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's boot_id is empty")),
+            id => Ok(id.to_owned()),
+        }
     }
 
     /// Which block device a node is, if it is one.

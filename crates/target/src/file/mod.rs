@@ -32,6 +32,7 @@ mod cut;
 mod directory;
 pub(crate) mod exporter;
 mod grow;
+mod holder;
 mod late;
 mod make;
 mod mark;

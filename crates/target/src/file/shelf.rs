@@ -1,12 +1,14 @@
 //! What a node on the same machine sees of a directory of volumes.
 
 use super::directory::{Directory, Fault};
+use super::holder;
 use super::name::Part;
 use super::recent::Writer;
 use super::record::Phase;
 use super::start::OpenError;
 use crate::{BackingError, BackingFiles, Item};
 use bowline_core::{Epoch, NodeId, VolumeId};
+use bowline_host::Host;
 use bowline_host::file::Sharing;
 use std::path::{Path, PathBuf};
 
@@ -15,16 +17,18 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Shelf {
     directory: Directory,
+    host: Host,
 }
 
 impl Shelf {
-    /// Opens a directory that a [`super::FileTarget`] has made.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
+    /// Opens a directory that a [`super::FileTarget`] has made, for a node of this machine.
+    pub fn open(path: &Path, host: &Host) -> Result<Self, OpenError> {
         let path = path.canonicalize().map_err(|error| OpenError::io(path, &error))?;
         let identity = Directory::identity(&path).map_err(|fault| OpenError::of(&path, &fault))?;
         let installation =
             identity.ok_or_else(|| OpenError::NotADirectory { path: path.clone() })?.installation;
-        Ok(Self { directory: Directory { path, installation, writer: Writer::new() } })
+        let directory = Directory { path, installation, writer: Writer::new() };
+        Ok(Self { directory, host: host.clone() })
     }
 }
 
@@ -36,6 +40,13 @@ impl BackingFiles for Shelf {
         epoch: Epoch,
         attach: &mut dyn FnMut(&Path, bool),
     ) -> Result<(), BackingError> {
+        let path = self.directory.path.display();
+        let said = holder::elsewhere(&self.directory.path, &self.host)
+            .map_err(|error| BackingError::Unreadable { error: format!("{path}/directory.lock: {error}") })?;
+        if let Some(why) = said {
+            // A device on this kernel would be out of the sight of whoever proves that this node is out.
+            return Err(BackingError::Unreadable { error: format!("nothing of {path} is attached: {why}") });
+        }
         self.directory.with_grant(volume, node, epoch, attach)
     }
 

@@ -3,6 +3,7 @@
 use super::cut::first_of;
 use super::directory::{Directory, Fault, called, now, write_file};
 use super::exporter::{Exporter, Loops};
+use super::holder;
 use super::late::Late;
 use super::name::{self, Ours, Part};
 use super::recent::Writer;
@@ -14,11 +15,10 @@ use crate::turns::Turns;
 use crate::{Item, Sizes};
 use bowline_core::SnapshotId;
 use bowline_host::Host;
-use bowline_host::file::{self, PathLock};
+use bowline_host::file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,6 +41,19 @@ pub enum OpenError {
         path: PathBuf,
         /// What it said.
         error: String,
+    },
+    /// Another machine had it, and may have devices on its files.
+    #[error(
+        "{} is on a network filesystem, and another machine had it, or this one before it was started again; nodes were let in to {item} then. \
+         If that machine was started again or is switched off, remove {}/directory.lock",
+        path.display(),
+        path.display()
+    )]
+    Elsewhere {
+        /// The directory.
+        path: PathBuf,
+        /// What somebody was let in to.
+        item: String,
     },
     /// What is shown of it cannot be seen, so it could be anything.
     #[error("{error}")]
@@ -115,26 +128,34 @@ impl FileTarget {
         let io = |error: std::io::Error| OpenError::io(&path, &error);
         fs::create_dir_all(&path).map_err(io)?;
         let path = path.canonicalize().map_err(io)?;
-        let lock = take(&path)?;
+        let held = holder::take(&path, &host)?;
         let found = scan(&path)?;
         let installation = installation(&path, &found)?;
         let maximum = file::longest(&path, MULTIPLE).map_err(io)?;
         // On a full disk it cannot be tried out, and files may share blocks all the same.
         let reflink = file::abilities(&path).map_or(true, |found| found.reflink);
-        let exporter = exporter(&installation, host.clone());
+        let directory = Directory { path, installation, writer: Writer::new() };
+        if held.before.is_some() {
+            alone(&directory, found.items.keys())?;
+        }
+        // On a full disk the directory must still open.
+        if let Err(error) = held.say(&host) {
+            tracing::warn!(path = %directory.path.display(), %error, "directory.lock does not say who has it; nodes beside it attach nothing");
+        }
+        let exporter = exporter(&directory.installation, host.clone());
         let inner = Inner {
             id,
             host_name,
             host,
             exporter,
             sizes: Sizes { minimum: MINIMUM, maximum, multiple: MULTIPLE },
-            directory: Directory { path, installation, writer: Writer::new() },
+            directory,
             room: Room::new(policy, reflink),
             turns: Turns::default(),
             late: Late::new(RECORD_PATIENCE),
             unfinished: Mutex::default(),
             missing: Mutex::default(),
-            _lock: lock,
+            _lock: held.lock,
         };
         inner.recover(&found);
         inner.show_again(found.items.keys())?;
@@ -155,6 +176,25 @@ fn scan(path: &Path) -> Result<Found, OpenError> {
         };
     }
     Ok(found)
+}
+
+/// Another machine had the directory, or this one before it was started again. Only the second ends what was attached then: where both can be,
+/// whoever was let in may still have a device, on a kernel that cannot be looked at from here.
+fn alone<'a>(directory: &Directory, items: impl Iterator<Item = &'a Item>) -> Result<(), OpenError> {
+    let io = |error: std::io::Error| OpenError::io(&directory.path, &error);
+    if file::is_local(&directory.path).map_err(io)? {
+        return Ok(());
+    }
+    let lets_in = |item: &Item| match item {
+        Item::Volume(_) => directory
+            .volume(item)
+            .map_or(true, |record| record.is_some_and(|found| !found.reach().is_empty())),
+        Item::Snapshot(_) => false,
+    };
+    match items.into_iter().find(|item| lets_in(item)) {
+        None => Ok(()),
+        Some(item) => Err(OpenError::Elsewhere { path: directory.path.clone(), item: called(item) }),
+    }
 }
 
 /// Which installation's directory it is. One that lost its own record is known by those of its volumes.
@@ -331,30 +371,4 @@ impl Inner {
         self.erase(item)?;
         self.directory.remove(item, Part::Lock)
     }
-}
-
-fn take(path: &Path) -> Result<PathLock, OpenError> {
-    let place = path.join("directory.lock");
-    let io = |error: std::io::Error| OpenError::io(&place, &error);
-    match PathLock::take(&place).map_err(io)? {
-        Ok(mut lock) => {
-            // The name is a courtesy: on a full disk the directory must still open.
-            if let Err(error) = lock.file.set_len(0).and_then(|()| lock.file.write_all(me().as_bytes())) {
-                tracing::warn!(path = %place.display(), %error, "lock file does not name its holder");
-            }
-            Ok(lock)
-        }
-        Err(mut held) => {
-            let mut text = String::new();
-            let named = held.read_to_string(&mut text).is_ok() && !text.trim().is_empty();
-            let holder = if named { text.trim().to_owned() } else { "another process".to_owned() };
-            Err(OpenError::Locked { path: path.to_owned(), holder })
-        }
-    }
-}
-
-fn me() -> String {
-    let program = std::env::args_os().next().unwrap_or_default();
-    let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    format!("pid {} ({program}), since {}\n", std::process::id(), now())
 }

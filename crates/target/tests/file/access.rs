@@ -4,7 +4,7 @@ use crate::lab::{
     GENEROUS, Lab, MIB, grant, identity, lab, listed, node, open, order, revocation, run, volume,
 };
 use bowline_core::{Epoch, Mode, Share};
-use bowline_host::Tag;
+use bowline_host::{Host, Roots, Tag};
 use bowline_target::file::{FileTarget, OpenError, Shelf};
 use bowline_target::{BackingError, BackingFiles, Grant, Provision, ProvisionError, Target, TargetError};
 use std::fs;
@@ -38,7 +38,7 @@ fn a_revocation_is_not_confirmed_while_a_device_is_left_also_not_after_a_restart
         &[],
         |lab| {
             let (mut target, dir) = one_volume(lab);
-            let shelf = Shelf::open(&dir).unwrap();
+            let shelf = Shelf::open(&dir, &lab.host).unwrap();
             allow(lab, &target, "a", 1).unwrap();
             let device = lab.attach(&shelf, "v", "a", 1).unwrap();
             for restarted in [false, true] {
@@ -99,7 +99,7 @@ fn a_mount_is_named_and_a_late_allow_proves_what_has_drained_meanwhile() {
 fn a_device_of_another_grant_that_stays_is_not_in_the_way_and_a_strangers_is() {
     lab("access::a_device_of_another_grant_that_stays_is_not_in_the_way_and_a_strangers_is", &[], |lab| {
         let (target, dir) = one_volume(lab);
-        let shelf = Shelf::open(&dir).unwrap();
+        let shelf = Shelf::open(&dir, &lab.host).unwrap();
         allow(lab, &target, "a", 1).unwrap();
         allow(lab, &target, "b", 2).unwrap();
         let device = lab.attach(&shelf, "v", "b", 2).unwrap();
@@ -134,7 +134,7 @@ fn a_file_that_lost_its_name_is_still_reached_by_its_device() {
         lab.create(&target, &order(&id, MIB, None)).unwrap();
         lab.runtime.block_on(target.allow(&grant(&id, "a", 1))).unwrap();
         let revoke = || lab.runtime.block_on(target.revoke(&revocation(&id, "a", 1)));
-        let device = lab.attach(&Shelf::open(&dir).unwrap(), &id, "a", 1).unwrap();
+        let device = lab.attach(&Shelf::open(&dir, &lab.host).unwrap(), &id, "a", 1).unwrap();
         fs::remove_file(target.backing(&volume(&id)).unwrap().unwrap()).unwrap();
         assert!(matches!(revoke(), Err(TargetError::InUse { .. })));
         let restored = dir.join(format!("vol-{id}.data"));
@@ -163,7 +163,7 @@ fn a_revocation_waits_for_whoever_is_attaching() {
     lab("access::a_revocation_waits_for_whoever_is_attaching", &[], |lab| {
         let (target, dir) = one_volume(lab);
         allow(lab, &target, "a", 1).unwrap();
-        let shelf = Shelf::open(&dir).unwrap();
+        let shelf = Shelf::open(&dir, &lab.host).unwrap();
         let tag = Tag::new(&volume("v"), &node("a"), Epoch::new(1));
         let (answer, answered) = mpsc::channel();
         shelf
@@ -198,8 +198,9 @@ fn a_revocation_waits_for_a_node_in_another_process() {
             .spawn()
             .unwrap();
         std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0; 7]).unwrap();
-        let device =
-            lab.attach(&Shelf::open(&dir).unwrap(), "v", "a", 1).expect("nodes do not wait for each other");
+        let device = lab
+            .attach(&Shelf::open(&dir, &lab.host).unwrap(), "v", "a", 1)
+            .expect("nodes do not wait for each other");
         lab.detach(&device);
         let (answer, answered) = mpsc::channel();
         let asked = target.clone();
@@ -240,7 +241,7 @@ fn a_grant_that_does_not_go_with_who_is_in_is_refused_whatever_its_epoch() {
         asks("b", 6, Share::Nobody, true, Some(5)).expect("the other node of a live migration");
         assert_eq!(epochs(lab, &target), [5, 6]);
         asks("c", 7, Share::Nobody, true, Some(6)).expect_err("never a third");
-        let shelf = Shelf::open(&dir).unwrap();
+        let shelf = Shelf::open(&dir, &lab.host).unwrap();
         let device = lab.attach(&shelf, "v", "a", 5).unwrap();
         revoke(lab, &target, "b", 6).unwrap();
         revoke(lab, &target, "a", 5).expect_err("its device is there");
@@ -278,8 +279,82 @@ fn one_process_has_the_directory_and_is_named_to_the_second() {
             Err(OpenError::Locked { holder, .. }) => assert!(holder.starts_with(&pid), "{holder}"),
             other => panic!("two have it: {other:?}"),
         }
-        assert!(matches!(Shelf::open(&lab.directory("empty")), Err(OpenError::NotADirectory { .. })));
+        assert!(matches!(
+            Shelf::open(&lab.directory("empty"), &lab.host),
+            Err(OpenError::NotADirectory { .. })
+        ));
     });
+}
+
+/// A machine whose kernel is another one, or was started again.
+fn another(lab: &Lab, boot: &str) -> Host {
+    let proc = lab.path("proc");
+    fs::create_dir_all(proc.join("sys/kernel/random")).unwrap();
+    fs::write(proc.join("sys/kernel/random/boot_id"), boot).unwrap();
+    Host { roots: Roots { proc, ..Roots::default() }, ..Host::default() }
+}
+
+#[test]
+fn a_node_under_another_kernel_than_the_target_attaches_nothing() {
+    lab("access::a_node_under_another_kernel_than_the_target_attaches_nothing", &[], |lab| {
+        let (target, dir) = one_volume(lab);
+        allow(lab, &target, "a", 1).unwrap();
+        let elsewhere = Shelf::open(&dir, &another(lab, "another\n")).unwrap();
+        let attach =
+            |shelf: &Shelf| shelf.with_grant(&volume("v"), &node("a"), Epoch::new(1), &mut |_, _| {});
+        let refused = attach(&elsewhere);
+        assert!(
+            matches!(&refused, Err(BackingError::Unreadable { error }) if error.contains("another machine")),
+            "{refused:?}"
+        );
+        attach(&Shelf::open(&dir, &lab.host).unwrap()).expect("under the target's own kernel");
+        // As an older version left it, which says nothing of kernels.
+        fs::write(dir.join("directory.lock"), "pid 1 (bowline), since yesterday\n").unwrap();
+        attach(&Shelf::open(&dir, &lab.host).unwrap()).expect_err("the target does not say where it is");
+        drop(target);
+        let _target = lab.open(&dir);
+        attach(&Shelf::open(&dir, &lab.host).unwrap()).expect("a new start says it");
+    });
+}
+
+#[test]
+fn a_directory_comes_from_another_machine_only_when_nobody_can_have_a_device_there() {
+    lab(
+        "access::a_directory_comes_from_another_machine_only_when_nobody_can_have_a_device_there",
+        &["mkfs.ext4"],
+        |lab| {
+            let (target, made) = one_volume(lab);
+            let come = |fs_type: &str, name: &str| {
+                let dir = lab.path(&format!("on-{fs_type}")).join(name);
+                run("cp", &[&"-r", &made, &dir]);
+                let lock = dir.join("directory.lock");
+                let text = fs::read_to_string(&lock).unwrap();
+                fs::write(&lock, format!("{}\nkernel another\n", text.lines().next().unwrap())).unwrap();
+                (open(&dir, GENEROUS), dir)
+            };
+            // Nobody says of ramfs that one kernel has it for itself, as of what is on a network.
+            let kinds = [("ramfs", false), ("ext4", true)];
+            for (fs_type, _) in kinds {
+                lab.scratch(fs_type, 64);
+                come(fs_type, "early").0.expect("nobody is let in");
+            }
+            allow(lab, &target, "a", 1).unwrap();
+            for (fs_type, local) in kinds {
+                let (opened, dir) = come(fs_type, "late");
+                match opened {
+                    Ok(_) => assert!(local, "{fs_type}: node a may have a device on the other machine"),
+                    Err(OpenError::Elsewhere { item, .. }) => {
+                        assert!(!local && item == "volume v", "{fs_type}: {item}");
+                        let text = fs::read_to_string(dir.join("directory.lock")).unwrap();
+                        assert!(text.contains("kernel another"), "the next start must ask again: {text}");
+                        fs::remove_file(dir.join("directory.lock")).unwrap();
+                        open(&dir, GENEROUS).expect("somebody has said that the other machine is off");
+                    }
+                    Err(other) => panic!("{fs_type}: {other}"),
+                }
+            }
+        },
+    );
 }
 
 #[test]

@@ -133,8 +133,8 @@ impl Lab {
     /// A new filesystem, mounted.
     pub(crate) fn scratch(&self, fs_type: &str, mib: u64) -> PathBuf {
         let at = self.directory(&format!("on-{fs_type}"));
-        if fs_type == "tmpfs" {
-            run("mount", &[&"-t", &"tmpfs", &"-o", &format!("size={mib}m"), &"tmpfs", &at]);
+        if matches!(fs_type, "tmpfs" | "ramfs") {
+            run("mount", &[&"-t", &fs_type, &"-o", &format!("size={mib}m"), &fs_type, &at]);
             return at;
         }
         let image = self.path(&format!("{fs_type}.img"));
@@ -190,7 +190,7 @@ impl Lab {
     ) -> (LoopDevice, PathBuf) {
         use bowline_target::Target;
         self.runtime.block_on(target.allow(&grant(id, "a", 1))).unwrap();
-        let device = self.attach(&Shelf::open(dir).unwrap(), id, "a", 1).unwrap();
+        let device = self.attach(&Shelf::open(dir, &self.host).unwrap(), id, "a", 1).unwrap();
         if format {
             run("mkfs.ext4", &[&"-q", &device.path]);
         }

@@ -126,7 +126,7 @@ fn a_raw_device_is_copied_only_where_that_is_one_moment() {
                 lab.create(&target, &order(id, MIB, None)).unwrap();
             }
             lab.runtime.block_on(target.allow(&grant("raw", "a", 1))).unwrap();
-            let device = lab.attach(&Shelf::open(&dir).unwrap(), "raw", "a", 1).unwrap();
+            let device = lab.attach(&Shelf::open(&dir, &lab.host).unwrap(), "raw", "a", 1).unwrap();
             // Through the cache of the device: not in the file until somebody syncs.
             fs::File::options()
                 .write(true)
