@@ -1,4 +1,4 @@
-//! The suites that every adapter passes, over a real kernel's NVMe target and a real disk: `crates/target/examples/nvmet_contract`.
+//! The suites that every adapter passes, over a real kernel's NVMe target, a real disk and real logins over TCP: `crates/target/examples/nvmet_contract`.
 
 use bowline_testkit::say;
 use bowline_testkit::vm::{Kernel, Machine, Plan, example};
@@ -19,7 +19,8 @@ fn the_contract_of_targets_is_kept_over_nvme_on_linux_6_12() {
 }
 
 fn run(kernel: Kernel) {
-    let machine = Machine { memory: 512, ..Machine::target("target") };
+    let machine =
+        Machine { memory: 512, modules: vec!["nvmet-tcp", "nvme-tcp"], ..Machine::target("target") };
     let plan = Plan::of([machine]).kernel(kernel);
     let Some(lab) = plan.with(example("nvmet_contract")).start() else { return };
     let vm = lab.vms().next().unwrap();

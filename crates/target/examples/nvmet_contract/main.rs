@@ -1,25 +1,25 @@
 //! The suites that every adapter passes, over the kernel of this machine: its NVMe target, its loop devices, a filesystem with shared blocks.
 //!
 //! No test, because it would not run on most machines and seem to have passed: `bowline/tests/vm/contract.rs` puts it into a machine of
-//! the VM lab and runs it there. Its program is also that of the process that does slow steps, so it has a `main` of its own.
+//! the VM lab and runs it there. Its program is also that of the processes that do slow steps, so it has a `main` of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 #![allow(clippy::print_stdout, reason = "it is a test")]
 
 mod looked_at;
+mod wire;
 
 use bowline_core::{TargetId, VolumeId};
 use bowline_host::Host;
-use bowline_target::contract::{self, provision::Bytes};
+use bowline_target::contract;
 use bowline_target::file::{FileTarget, Policy, Settings};
 use bowline_target::nvmet::{self, Configfs};
-use bowline_target::{BackingFiles, NewVolume, Progress, Provision};
+use bowline_target::{NewVolume, Progress, Provision};
 use looked_at::{LookedAt, NVMET, nothing_is_left};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
+use wire::{WRITES, Wire};
 
 const MIB: u64 = 1 << 20;
 /// As long as any machine may take, however busy it is.
@@ -32,6 +32,10 @@ fn main() -> ExitCode {
         bowline_host::helper::serve(nvmet::apart);
         return ExitCode::SUCCESS;
     }
+    if args == WRITES {
+        bowline_host::helper::serve(bowline_host::nvme::write_for);
+        return ExitCode::SUCCESS;
+    }
     let (directory, addresses) = args.split_first().expect("DIRECTORY ADDRESS…");
     assert!(Path::new(NVMET).exists(), "this kernel has no NVMe target; modprobe nvmet_tcp");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -40,8 +44,9 @@ fn main() -> ExitCode {
     runtime.block_on(access(&target));
     println!("test access ... ok ({:.1} s)", began.elapsed().as_secs_f32());
     let began = Instant::now();
+    let wire = Wire::new(target.clone());
     for prefix in ["plain-", "Odd.!#,"] {
-        runtime.block_on(contract::provision::run(&target, &Raw(&target), prefix));
+        runtime.block_on(contract::provision::run(&target, &wire, prefix));
     }
     nothing_is_left();
     println!("test provision ... ok ({:.1} s)", began.elapsed().as_secs_f32());
@@ -74,21 +79,5 @@ async fn access(target: &FileTarget) {
     nothing_is_left();
     for volume in &volumes {
         target.delete(volume).await.unwrap();
-    }
-}
-
-/// A volume's bytes through its file, where the kernel reads and writes them.
-struct Raw<'a>(&'a FileTarget);
-
-impl Bytes for Raw<'_> {
-    fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
-        let path = self.0.backing(volume).unwrap().unwrap();
-        File::options().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
-    }
-    fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8> {
-        let path = self.0.backing(volume).unwrap().unwrap();
-        let mut bytes = vec![0; length];
-        File::open(path).unwrap().read_exact_at(&mut bytes, offset).unwrap();
-        bytes
     }
 }
