@@ -1,11 +1,13 @@
 //! The fence: a node that is alive, cut off from the controller and determined to write does not get one byte in after the next one was let in.
 
+use crate::by_hand::disk;
 use crate::unheard::not_out;
 use bowline_csi::wire;
 use bowline_testkit::driver::{BLOCK, How, MIB, RWO};
 use bowline_testkit::lab::wait_for;
 use bowline_testkit::say;
 use bowline_testkit::vm::{Kernel, Site, Vm, Writer, bring, count_of, insist};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,6 +43,9 @@ async fn let_in_again(kernel: Kernel) {
     let Some(mut site) = crate::site(kernel) else { return };
     let lab = Arc::clone(&site.lab);
     let (target, on_a, on_b) = (lab.vm("target"), lab.vm("a"), lab.vm("b"));
+    // As nodes are when they are told nothing: the old connection is tried again for a minute.
+    site.patience = "";
+    site.again("a");
     // An hour, in which nothing is written back on its own.
     on_a.sh("for name in writeback expire; do echo 360000 >/proc/sys/vm/dirty_${name}_centisecs; done");
     let volume = site.control.create("dirty", 64 * MIB, BLOCK).await.unwrap();
@@ -66,6 +71,13 @@ async fn let_in_again(kernel: Kernel) {
     let context = site.control.publish(&volume, "a", BLOCK, false).await.unwrap();
     let refused = site.a.stage(&volume, &context, BLOCK).await.unwrap_err();
     assert!(refused.message().contains("epoch"), "{refused}");
+    // Newer kernels give up at once when the target says that they are not let in.
+    let states = on_a.sh("cat /sys/class/nvme/*/state 2>/dev/null || :");
+    assert!(
+        kernel == Kernel::Debian13 || states == "connecting\n",
+        "the old connection is tried again: {states:?}"
+    );
+    connected_by_hand_it_does_not_merge(on_a, &context, &disk);
     on_a.try_sh("timeout 20 sync");
     assert_eq!(count_of(2, &target.stamps(&file, 64)), 64, "nothing of the earlier time arrived");
     holder.signal("KILL");
@@ -74,6 +86,27 @@ async fn let_in_again(kernel: Kernel) {
     let disk = bring(&mut site.control, &mut site.a, &volume, BLOCK).await.unwrap();
     on_a.sh("sync");
     assert_eq!(count_of(2, &on_a.stamps(&disk, 64)), 64, "and the new disk shows what the other one wrote");
+}
+
+/// The new grant, taken by a node that does not refuse it: its kernel makes another disk of it and puts nothing of the old one there.
+fn connected_by_hand_it_does_not_merge(node: &Vm, context: &HashMap<String, String>, old: &str) {
+    let of = |key: &str| context[&format!("bowline.storage/{key}")].as_str();
+    let (nqn, address) = (of("nqn"), of("addresses").split_once(':').unwrap().0);
+    let login = format!(
+        "transport=tcp,traddr={address},trsvcid=4420,nqn={nqn},hostnqn={},hostid={},reconnect_delay=1",
+        of("host-nqn"),
+        of("host-id")
+    );
+    node.sh(&format!("echo '{login}' >/dev/nvme-fabrics"));
+    let new = wait_for("the disk of the new grant", SOON, || disk(node, nqn));
+    let number = |path: &str| node.sh(&format!("stat -c %t:%T {path}"));
+    assert_ne!(number(&new), number(old), "one disk of two grants");
+    node.try_sh("timeout 20 sync");
+    assert_eq!(count_of(2, &node.stamps(&new, 64)), 64, "what is old arrived through the new disk");
+    node.sh(&format!(
+        "for s in /sys/class/nvme-subsystem/*; do [ $(cat $s/subsysnqn) = {nqn} ] || continue
+         for c in $s/nvme*/delete_controller; do echo 1 >$c; done; done"
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use bowline_csi::wire;
 use bowline_csi::wire::volume_capability::access_mode::Mode;
-use bowline_testkit::driver::{BLOCK, How, MIB};
+use bowline_testkit::driver::{BLOCK, How, MIB, RWO};
 use bowline_testkit::lab::wait_for;
 use bowline_testkit::say;
 use bowline_testkit::vm::{Site, Vm, bring, count_of, insist};
@@ -15,9 +15,13 @@ fn number() -> usize {
     if crate::is_thorough() { 100 } else { 20 }
 }
 
-/// Every fifth is only read: those have a loop device at the target.
+/// Every fifth is only read: those have a loop device at the target. Every fifth is mounted.
 fn how(number: usize) -> How {
-    if number % 5 == 4 { BLOCK.mode(Mode::MultiNodeReaderOnly) } else { BLOCK }
+    match number % 5 {
+        4 => BLOCK.mode(Mode::MultiNodeReaderOnly),
+        3 => RWO.fs("ext4"),
+        _ => BLOCK,
+    }
 }
 
 pub(crate) async fn many_volumes_converge_and_leave_nothing(site: &mut Site) {
@@ -32,9 +36,20 @@ pub(crate) async fn many_volumes_converge_and_leave_nothing(site: &mut Site) {
     let begun = Instant::now();
     let mut volumes = vec![];
     for number in 0..number() {
-        let volume = site.control.create(&format!("v{number}"), 4 * MIB, BLOCK).await.unwrap();
-        target.stamp(&site.file(&volume.volume_id), number as u64 + 1, "direct count=1 writes=1").finish();
+        let how = how(number);
+        let size = if how.block { 4 * MIB } else { 16 * MIB };
+        let volume = site.control.create(&format!("v{number}"), size, how).await.unwrap();
+        let stamp =
+            |on: &Vm, path: &str| drop(on.stamp(path, number as u64 + 1, "direct count=1 writes=1").finish());
+        if how.block {
+            stamp(target, &site.file(&volume.volume_id));
+        }
         attach(site, &volume, number).await;
+        if !how.block {
+            let path = shown(site, &volume, number);
+            on_a.sh(&format!("dd if=/dev/zero of={path} bs=4096 count=1 conv=fsync 2>/dev/null"));
+            stamp(on_a, &path);
+        }
         volumes.push(volume);
     }
     let loops = target.sh("ls -d /sys/block/loop*/loop 2>/dev/null || :").lines().count();
@@ -53,8 +68,7 @@ pub(crate) async fn many_volumes_converge_and_leave_nothing(site: &mut Site) {
     println!("the same again after restarts in {:?}", begun.elapsed());
     assert_eq!(live(on_a), volumes.len());
     for (number, volume) in volumes.iter().enumerate() {
-        let pod = site.a.target(&volume.volume_id, "pod");
-        let found = on_a.stamps(pod.to_str().unwrap(), 1);
+        let found = on_a.stamps(&shown(site, volume, number), 1);
         assert_eq!(count_of(number as u64 + 1, &found), 1, "volume {number} shows {found:?}");
     }
     site.again("target");
@@ -81,6 +95,13 @@ async fn attach(site: &Site, volume: &wire::Volume, number: usize) {
         site.a.clone().attach_all(&mut site.control.clone(), volume, "pod", how, is_reader).await
     })
     .await;
+}
+
+/// Where a volume's stamp is on the node.
+fn shown(site: &Site, volume: &wire::Volume, number: usize) -> String {
+    let pod = site.a.target(&volume.volume_id, "pod");
+    let path = if how(number).block { pod } else { pod.join("stamp") };
+    path.display().to_string()
 }
 
 async fn release(site: &mut Site, volume: &wire::Volume) {
