@@ -55,10 +55,14 @@ impl Host {
 
     /// Which block device a node is, if it is one.
     pub(crate) fn node_number(&self, node: &Path) -> Option<DeviceNumber> {
-        // Only what lies in /dev: the source of a mount can be any text, a path on a dead network share included.
-        let below = node.strip_prefix("/dev").or_else(|_| node.strip_prefix(&self.roots.dev)).ok()?;
-        let stat = stat(self.roots.dev.join(below)).ok()?;
+        let stat = stat(self.node(node)?).ok()?;
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         is_device.then(|| DeviceNumber::from_stat(stat.st_rdev))
+    }
+
+    /// Where a node is, if it lies in /dev: the source of a mount can be any text, a path on a dead network share included.
+    pub(crate) fn node(&self, node: &Path) -> Option<PathBuf> {
+        let below = node.strip_prefix("/dev").or_else(|_| node.strip_prefix(&self.roots.dev)).ok()?;
+        Some(self.roots.dev.join(below))
     }
 }

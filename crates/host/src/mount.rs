@@ -232,6 +232,22 @@ impl Host {
         mount.device == device
             || (mount.device.major == 0 && self.node_number(Path::new(&mount.source)) == Some(device))
     }
+
+    /// Whether the disk under a mount is provably gone. A filesystem keeps name and number of its disk beyond that disk's end, so whatever has them
+    /// is still that one.
+    pub fn has_lost_its_disk(&self, mount: &Mount) -> bool {
+        let disks = self.roots.sys.join("dev/block");
+        let disk = match mount.device.major {
+            // btrfs has a number of its own.
+            0 => self.node(Path::new(&mount.source)),
+            _ => Some(disks.join(mount.device.to_string())),
+        };
+        let is_gone = |disk: PathBuf| {
+            disk.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        // Where no disk is to be seen at all, nothing is proven.
+        disks.is_dir() && disk.is_some_and(is_gone)
+    }
 }
 
 /// Gives the calling thread, and the threads it starts from now on, mounts of their own: what they mount from now on is
@@ -337,4 +353,35 @@ fn attach(mounted: &OwnedFd, place: &Place) -> Result<Change, MountError> {
     move_mount(mounted, OsStr::new(""), place.handle()?, OsStr::new(""), flags)
         .map_err(|error| kernel(place.path(), "mounted on", error))?;
     Ok(Change::Made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Programs;
+    use crate::host::Roots;
+    use crate::mountinfo::MountTable;
+    use std::fs;
+
+    #[test]
+    fn a_disk_is_gone_only_where_disks_are_to_be_seen_and_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let host = Host::new(Roots { proc: at("proc"), sys: at("sys"), dev: at("dev") }, Programs::default());
+        let table = b"30 1 7:3 / /a rw - ext4 /dev/loop3 rw\n\
+                      31 1 7:4 / /b rw - ext4 /dev/loop4 rw\n\
+                      32 1 0:50 / /c rw - btrfs /dev/loop5 rw\n\
+                      33 1 0:51 / /d rw - btrfs /dev/loop6 rw\n\
+                      34 1 0:52 / /e rw - tmpfs none rw\n";
+        let table = MountTable::parse(table).unwrap();
+        let gone = || {
+            let gone = table.iter().filter(|mount| host.has_lost_its_disk(mount));
+            gone.map(|mount| mount.at.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(gone(), [""; 0], "nothing is seen at all");
+        fs::create_dir_all(at("sys/dev/block/7:3")).unwrap();
+        fs::create_dir(at("dev")).unwrap();
+        fs::write(at("dev/loop5"), "").unwrap();
+        assert_eq!(gone(), ["/b", "/d"]);
+    }
 }

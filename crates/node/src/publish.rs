@@ -4,13 +4,12 @@ use crate::answer::Fault;
 use crate::devices::Device;
 use crate::event::Event;
 use crate::node::ThisNode;
-use crate::seen::{is_content, listed};
+use crate::seen::listed;
 use crate::stage::Wish;
 use crate::staging::{Content, Phase, Record};
 use bowline_core::{AccessMode, VolumeId};
 use bowline_csi::Access;
 use bowline_csi::node::Publish;
-use bowline_host::mount::{MountError, Unmount};
 use bowline_host::path::Place;
 use bowline_target::GrantContext;
 
@@ -212,28 +211,8 @@ impl ThisNode {
     }
 
     fn remount(&self, record: &mut Record, wish: &Wish, staging: &Place) -> Result<Device, Fault> {
-        if let Content::Filesystem { .. } = record.content {
-            let table = self.host.mounts()?;
-            if let Some(other) = table.at(staging.path()).find(|mount| !is_content(mount, record)) {
-                return Err(Fault::NotReady(format!("{} is left alone", other.describe())));
-            }
-            let published = self.published(&table, record, None);
-            if !published.is_empty() {
-                let listed = listed(&published);
-                return Err(Fault::NotReady(format!("workloads still see what was there before: {listed}")));
-            }
-            let over = [(self.devices_of(&record.target, &wish.grant)?, record.epoch)];
-            match self.watched(&record.volume, &over, || self.host.unmount(staging, Unmount::WhenUnused)) {
-                Ok(_) => {}
-                Err(MountError::Kernel { error, .. }) if error.kind() != std::io::ErrorKind::ResourceBusy => {
-                    // Nobody holds it.
-                    let unmounted = self.host.unmount(staging, Unmount::Lazily);
-                    unmounted.map_err(|error| Fault::mount(STAGING, &error))?;
-                }
-                Err(error) => return Err(Fault::mount(STAGING, &error)),
-            }
-        }
         let devices = self.devices_of(&record.target, &wish.grant)?;
+        self.clear_left(devices, record, staging)?;
         self.bring_up(devices, wish, record, staging, false)
     }
 }

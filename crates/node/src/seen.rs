@@ -4,7 +4,6 @@ use crate::answer::Fault;
 use crate::devices::Device;
 use crate::node::ThisNode;
 use crate::staging::{Content, Record};
-use bowline_core::VolumeId;
 use bowline_host::DeviceNumber;
 use bowline_host::mountinfo::{Mount, MountTable};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -48,13 +47,13 @@ impl ThisNode {
         device: Option<&Device>,
     ) -> Vec<PathBuf> {
         // Seen through its mount, the filesystem of a device that is gone is still itself.
-        let staged = table.top(&record.path).filter(|top| device.is_none() && is_content(top, record));
-        let staged = staged.map(|top| top.device);
+        let left = table.at(&record.path).filter(|mount| self.is_left(table, mount, record, device));
+        let left: Vec<_> = left.map(|mount| mount.device).collect();
         let is_published = |mount: &&Mount| {
             mount.at != record.path
                 && (device.is_some_and(|device| self.shows(mount, device))
-                    || staged == Some(mount.device)
-                    || self.is_claimed(mount, record))
+                    || left.contains(&mount.device)
+                    || self.is_claimed(table, mount, record))
         };
         let mut paths: Vec<_> = table.iter().filter(is_published).map(|mount| mount.at.clone()).collect();
         paths.dedup();
@@ -63,17 +62,35 @@ impl ThisNode {
 
     /// Whether a mount is where a record says that its volume was published, and can be that volume: its device may be
     /// gone by now. What is provably another volume's is not.
-    pub(crate) fn is_claimed(&self, mount: &Mount, record: &Record) -> bool {
+    pub(crate) fn is_claimed(&self, table: &MountTable, mount: &Mount, record: &Record) -> bool {
         record.published.contains(&mount.at)
             && is_content(mount, record)
-            && !self.is_anothers(mount, &record.volume)
+            && !self.is_anothers(table, mount, record)
     }
 
-    fn is_anothers(&self, mount: &Mount, volume: &VolumeId) -> bool {
+    /// Whether a mount where a volume is staged is what an outage left of it: its disk is gone, whether the volume has another `device` by now
+    /// or none.
+    pub(crate) fn is_left(
+        &self,
+        table: &MountTable,
+        mount: &Mount,
+        record: &Record,
+        device: Option<&Device>,
+    ) -> bool {
+        mount.at == record.path
+            && is_content(mount, record)
+            && (device.is_none() || self.host.has_lost_its_disk(mount))
+            && !self.is_anothers(table, mount, record)
+    }
+
+    fn is_anothers(&self, table: &MountTable, mount: &Mount, record: &Record) -> bool {
         let others = self.state.volumes().unwrap_or_default();
-        others.iter().filter(|other| *other != volume).any(|other| {
+        others.iter().filter(|other| **other != record.volume).any(|other| {
+            let staged = self.state.load(other).ok().flatten().map(|other| other.path);
+            let staged = staged.filter(|path| *path != record.path).and_then(|path| table.top(&path));
             let found = self.all_devices().filter_map(|devices| devices.find(other, &self.id).ok());
-            found.flatten().any(|device| self.shows(mount, &device))
+            staged.is_some_and(|staged| staged.device == mount.device)
+                || found.flatten().any(|device| self.shows(mount, &device))
         })
     }
 

@@ -73,6 +73,11 @@ impl ThisNode {
             return self.give_to_group(&place, &wish);
         }
         self.clear_older(devices, &wish, earlier.as_ref())?;
+        if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.epoch == wish.grant.epoch)
+            && let Some(place) = self.recorded_place(&earlier.path)
+        {
+            self.clear_left(devices, earlier, &place)?;
+        }
         let mut record = Self::intent(devices, &wish, &place, earlier);
         self.state.note(&record)?;
         let done = self.bring_up(devices, &wish, &mut record, &place, is_first);

@@ -31,7 +31,7 @@ impl ThisNode {
             over.extend(found.iter().map(|(devices, device)| (*devices, device.epoch)));
             let is_ours = |mount: &&Mount| {
                 found.iter().any(|(_, device)| self.shows(mount, device))
-                    || record.as_ref().is_some_and(|record| self.is_claimed(mount, record))
+                    || record.as_ref().is_some_and(|record| self.is_claimed(&table, mount, record))
             };
             if let Some(other) = table.at(&path).find(|mount| !is_ours(mount)) {
                 let said = format!("{} is not volume {volume}; nothing was unmounted", other.describe());

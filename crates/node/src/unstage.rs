@@ -4,7 +4,7 @@ use crate::answer::Fault;
 use crate::devices::{Device, Devices};
 use crate::event::Event;
 use crate::node::ThisNode;
-use crate::seen::{is_content, listed};
+use crate::seen::listed;
 use crate::staging::{Content, Phase, Record};
 use crate::watch::Way;
 use bowline_core::VolumeId;
@@ -12,6 +12,7 @@ use bowline_csi::node::Unstage;
 use bowline_failpoint::pass;
 use bowline_host::format::{MakeError, Making};
 use bowline_host::mount::{MountError, Unmount};
+use bowline_host::mountinfo::Mount;
 use bowline_host::path::{Place, PlaceError};
 
 const STAGING: &str = "staging_target_path";
@@ -79,9 +80,9 @@ impl ThisNode {
             )));
         }
         if let (Content::Filesystem { .. }, Some(place)) = (&record.content, place) {
-            let is_ours = |mount: &bowline_host::mountinfo::Mount| {
+            let is_ours = |mount: &Mount| {
                 found.iter().any(|device| self.host.is_mount_of(mount, device.number))
-                    || (device.is_none() && record.path == place.path() && is_content(mount, record))
+                    || self.is_left(&table, mount, record, device)
             };
             if let Some(other) = table.at(place.path()).find(|mount| !is_ours(mount)) {
                 return Err(Fault::Broken(format!(
@@ -92,7 +93,8 @@ impl ThisNode {
             let is_there =
                 |one: &&Device| table.at(place.path()).any(|mount| self.host.is_mount_of(mount, one.number));
             let over: Vec<_> = found.iter().filter(is_there).map(|one| (devices, one.epoch)).collect();
-            self.unmount_staged(volume, place, &over, device.is_some())?;
+            let is_left = table.at(place.path()).any(|mount| self.is_left(&table, mount, record, device));
+            self.unmount_staged(volume, place, &over, !is_left)?;
         }
         let settled = device.is_none_or(|device| self.settle(record, device));
         pass("node.disconnect.before");
@@ -130,6 +132,32 @@ impl ThisNode {
         }
     }
 
+    /// Unmounts what an outage left of a volume where it is staged. What is in use, or anything else, is left alone.
+    pub(crate) fn clear_left(
+        &self,
+        devices: &dyn Devices,
+        record: &Record,
+        staging: &Place,
+    ) -> Result<(), Fault> {
+        let Content::Filesystem { .. } = record.content else { return Ok(()) };
+        let device = devices.get(&record.grant())?;
+        let table = self.host.mounts()?;
+        let is_there = |mount: &Mount| device.iter().any(|one| self.host.is_mount_of(mount, one.number));
+        if table.top(staging.path()).is_some_and(is_there) {
+            return Ok(());
+        }
+        let is_left = |mount: &Mount| self.is_left(&table, mount, record, device.as_ref());
+        if let Some(other) = table.at(staging.path()).find(|mount| !is_left(mount)) {
+            return Err(Fault::NotReady(format!("{} is left alone", other.describe())));
+        }
+        let published = self.published(&table, record, device.as_ref());
+        if !published.is_empty() {
+            let listed = listed(&published);
+            return Err(Fault::NotReady(format!("workloads still see what was there before: {listed}")));
+        }
+        self.unmount_staged(&record.volume, staging, &[(devices, record.epoch)], false)
+    }
+
     /// Ends an interrupted making before the volume leaves this node: nobody else could. Says whether it is ended.
     fn settle(&self, record: &Record, device: &Device) -> bool {
         let (Phase::Making { uuid }, Content::Filesystem { fs, .. }) = (&record.phase, &record.content)
@@ -153,9 +181,7 @@ impl ThisNode {
         }
         let table = self.host.mounts()?;
         let at = place.map(Place::path);
-        let is_volumes = |mount: &&bowline_host::mountinfo::Mount| {
-            found.iter().any(|(_, device)| self.shows(mount, device))
-        };
+        let is_volumes = |mount: &&Mount| found.iter().any(|(_, device)| self.shows(mount, device));
         let published: Vec<_> = table.iter().filter(is_volumes).map(|mount| mount.at.clone()).collect();
         let published: Vec<_> = published.into_iter().filter(|path| Some(path.as_path()) != at).collect();
         if !published.is_empty() {

@@ -7,6 +7,7 @@ mod device;
 mod lab;
 mod life;
 mod nvme;
+mod outage;
 mod refuse;
 mod size;
 mod stale;

@@ -23,15 +23,15 @@ use std::time::Duration;
 use tonic::Code;
 
 /// A machine on a fabric.
-struct Machine {
-    lab: Lab,
+pub(crate) struct Machine {
+    pub(crate) lab: Lab,
     tree: Tree,
-    kernel: Arc<Fake>,
-    host: Host,
+    pub(crate) kernel: Arc<Fake>,
+    pub(crate) host: Host,
 }
 
 impl Machine {
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let lab = Lab::new(&[FsType::Ext4])?;
         let Some(tree) = Tree::new("dev/probe b 7:0") else {
             not_run("this process may not make device nodes");
@@ -42,11 +42,11 @@ impl Machine {
         Some(Self { lab, tree, kernel, host })
     }
 
-    fn devices(&self) -> Arc<dyn Devices> {
+    pub(crate) fn devices(&self) -> Arc<dyn Devices> {
         self.devices_with(Settings::default())
     }
 
-    fn devices_with(&self, settings: Settings) -> Arc<dyn Devices> {
+    pub(crate) fn devices_with(&self, settings: Settings) -> Arc<dyn Devices> {
         let settings = Settings {
             appear_within: Duration::from_millis(50),
             grow_within: Duration::from_secs(5),
@@ -56,7 +56,7 @@ impl Machine {
         Arc::new(NvmeDevices::new(Arc::new(nvme)))
     }
 
-    fn node(&self, name: &str) -> Node<'_> {
+    pub(crate) fn node(&self, name: &str) -> Node<'_> {
         let long = Duration::from_secs(60);
         self.lab.node_over(name, self.lab.devices(), self.devices(), &self.host, long)
     }
@@ -69,7 +69,7 @@ impl Machine {
     }
 
     /// Lets a node in; the epoch of its grant is of the volume alone.
-    fn grant(&self, volume: &str, node: &str, epoch: u64, write: bool) -> HashMap<String, String> {
+    pub(crate) fn grant(&self, volume: &str, node: &str, epoch: u64, write: bool) -> HashMap<String, String> {
         let names = names(volume, node, epoch);
         let export = Export {
             host: names.host.clone(),
@@ -86,25 +86,49 @@ impl Machine {
         context.into_iter().collect()
     }
 
+    /// The same bytes are another device for whoever connects from now on. Says which.
+    pub(crate) fn renumber(&self, nqn: &str, volume: &str) -> String {
+        let after = self.disk(volume, 99).number.to_string();
+        let before =
+            std::mem::replace(&mut self.kernel.world().exports.get_mut(nqn).unwrap().number, after.clone());
+        assert_ne!(before, after);
+        after
+    }
+
+    /// The disk of a grant of node a is given up, and can be had again under another number.
+    pub(crate) fn comes_back_as_another(&self, volume: &str, epoch: u64) {
+        let nqn = names(volume, "a", epoch).subsystem;
+        self.kernel.lose(&nqn, false);
+        self.renumber(&nqn, volume);
+    }
+
+    /// Connects without the node.
+    pub(crate) fn connect(&self, context: &HashMap<String, String>) {
+        let fabric = NvmeContext::parse(|key| context.get(key).map(String::as_str)).unwrap().unwrap();
+        let NvmeNames { subsystem, host, .. } = fabric.names;
+        self.kernel
+            .command(&format!("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn={subsystem},hostnqn={host}"));
+    }
+
     /// What a target says of an export to whoever connects from now on.
     fn calls_blank(&self, nqn: &str) {
         self.kernel.world().exports.get_mut(nqn).unwrap().model = MODEL_OF_BLANK;
     }
 
     /// What the fabric was asked for since the last time: `connect`, or the file.
-    fn asked(&self) -> Vec<String> {
+    pub(crate) fn asked(&self) -> Vec<String> {
         let written = std::mem::take(&mut self.kernel.world().written);
         let name = |text: String| if text.starts_with("transport") { "connect".to_owned() } else { text };
         written.into_iter().map(name).collect()
     }
 
     /// Every file of the kernel's with this name below the controllers.
-    fn files(&self, name: &str) -> Vec<PathBuf> {
+    pub(crate) fn files(&self, name: &str) -> Vec<PathBuf> {
         let controllers = fs::read_dir(self.tree.at("sys/devices/virtual/nvme-fabrics/ctl")).unwrap();
         controllers.map(|entry| entry.unwrap().path().join(name)).collect()
     }
 
-    fn assert_clean(&self) {
+    pub(crate) fn assert_clean(&self) {
         assert_eq!(self.lab.mounts_below(&self.lab.path("")), Vec::<PathBuf>::new());
         assert_eq!(self.files("state"), Vec::<PathBuf>::new());
     }
@@ -119,11 +143,11 @@ impl Drop for Machine {
     }
 }
 
-fn id(volume: &str) -> VolumeId {
+pub(crate) fn id(volume: &str) -> VolumeId {
     VolumeId::new(volume).unwrap()
 }
 
-fn names(volume: &str, node: &str, epoch: u64) -> NvmeNames {
+pub(crate) fn names(volume: &str, node: &str, epoch: u64) -> NvmeNames {
     NvmeNames::new("storage", &id(volume), &NodeId::new(node).unwrap(), Epoch::new(epoch))
 }
 
@@ -272,11 +296,7 @@ fn a_mount_whose_disk_came_back_under_another_name_and_number_is_cured_by_the_ne
     refused(node.stats("v", &node.text("stage-v")), Code::Unavailable, gone);
     refused(node.expand("v", &node.text("stage-v"), 1), Code::Unavailable, gone);
     assert_eq!(node.health("v").unwrap()[0].reason, "StaleMount");
-    // The same bytes are another device from now on.
-    let before = machine.kernel.world().exports[&nqn].number.clone();
-    let after = machine.disk("v", 99).number.to_string();
-    assert_ne!(before, after);
-    machine.kernel.world().exports.get_mut(&nqn).unwrap().number = after.clone();
+    let after = machine.renumber(&nqn, "v");
     node.publish("v", "pod", &context, &ext4, false).unwrap();
     let mounts = machine.host.mounts().unwrap();
     assert_eq!(mounts.top(&node.at("pod")).unwrap().device.to_string(), after);
@@ -354,12 +374,7 @@ fn what_is_left_of_an_earlier_grant_is_named_if_used_and_taken_away_if_not() {
     for without_disk in [false, true] {
         let old = machine.grant("v", "a", if without_disk { 5 } else { 3 }, true);
         machine.kernel.world().without_disk = without_disk;
-        let fabric = NvmeContext::parse(|key| old.get(key).map(String::as_str)).unwrap().unwrap();
-        let text = format!(
-            "transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn={},hostnqn={}",
-            fabric.names.subsystem, fabric.names.host
-        );
-        machine.kernel.command(&text);
+        machine.connect(&old);
         machine.kernel.world().without_disk = false;
         let new = machine.grant("v", "a", if without_disk { 6 } else { 4 }, true);
         machine.asked();
