@@ -169,6 +169,23 @@ impl BlockDevice {
     }
 }
 
+/// A device that is kept open, by nobody alone. The kernel gives name and number of a disk to another when the last who has it open lets go, and not
+/// before, also where the disk itself is gone.
+#[derive(Debug)]
+pub struct Kept(BlockDevice);
+
+impl Kept {
+    /// Whatever device has this node now.
+    pub fn open(device: &Path) -> Result<Self, DeviceError> {
+        BlockDevice::open(device, Open::Read).map(Self)
+    }
+
+    /// Which device it is.
+    pub fn number(&self) -> DeviceNumber {
+        self.0.number
+    }
+}
+
 /// The size of a block device in bytes: what a block volume's statistics report.
 pub fn size(device: &Path) -> Result<u64, DeviceError> {
     BlockDevice::open(device, Open::Read)?.size()

@@ -2,6 +2,7 @@
 
 use bowline_core::{Epoch, NodeId, VolumeId};
 use bowline_host::DeviceNumber;
+use bowline_host::device::Kept;
 use bowline_target::NvmeContext;
 use std::path::PathBuf;
 
@@ -68,7 +69,7 @@ pub struct Remains {
 ///
 /// # Guarantees that an adapter gives
 ///
-/// - A device is recognised by its grant, never by its name.
+/// - A device is recognised by its grant, never by its name. What is done to it by its name is done while it is kept ([`Devices::keep`]).
 /// - `connect` succeeds only while the grant is in force, and twice is one device.
 /// - `disconnect` succeeds only when no device of that grant is left, and touches none that is in use.
 pub trait Devices: Send + Sync + 'static {
@@ -85,6 +86,20 @@ pub trait Devices: Send + Sync + 'static {
     fn get(&self, grant: &Grant) -> Result<Option<Device>, DevicesError> {
         let found = self.find(&grant.volume, &grant.node)?;
         Ok(found.into_iter().find(|device| device.epoch == grant.epoch))
+    }
+
+    /// Keeps the device of a grant, so that its node leads to no other while that lives; to be let go before [`Self::disconnect`].
+    fn keep(&self, grant: &Grant, device: &Device) -> Result<Kept, DevicesError> {
+        let kept = Kept::open(&device.path).map_err(|error| DevicesError::Unreachable(error.to_string()))?;
+        // Asked only now: when it was opened, its name and its number could have been another's since they were found.
+        let found = self.get(grant)?.is_some_and(|found| found.number == device.number);
+        if found && kept.number() == device.number {
+            return Ok(kept);
+        }
+        let Grant { volume, epoch, .. } = grant;
+        Err(DevicesError::Unreachable(format!(
+            "the device of volume {volume} (epoch {epoch}) is another by now"
+        )))
     }
 
     /// What is left of grants of a volume on this node without a device.

@@ -115,6 +115,7 @@ impl Devices for NvmeDevices {
             )));
         }
         if !*write && !device.read_only {
+            let _kept = self.keep(grant, &device)?;
             // The target's file can be written; that this node must not is the node's own affair.
             bowline_host::device::refuse_writes(&device.path, device.number)
                 .map_err(|error| DevicesError::Unreachable(error.to_string()))?;

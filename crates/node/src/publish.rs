@@ -30,6 +30,8 @@ impl ThisNode {
         let target = self.place(TARGET, &request.target_path)?;
         let mut record = self.staged_record(request, &staging)?;
         let wish = self.recorded_wish(&record, request)?;
+        // May take long, so the device is looked for after it.
+        self.restore_paths(&record)?;
         let mut table = self.host.mounts()?;
         let device = match self.look_in(&table, &record) {
             Ok(device) => device,
@@ -39,7 +41,6 @@ impl ThisNode {
                 device
             }
         };
-        self.restore_paths(&record)?;
         let mut others = self.published(&table, &record, Some(&device));
         others.retain(|path| path != target.path());
         let alone = AccessMode::SingleNodeSingleWriter;
@@ -136,17 +137,31 @@ impl ThisNode {
             record.published.push(path.clone());
             self.state.note(record)?;
         }
-        let bound = match record.content {
-            Content::Filesystem { .. } => self.host.bind(staging, target, read_only),
-            Content::Block => self.host.bind_device(&device.path, target, read_only),
-        };
-        let Err(error) = bound else { return Ok(()) };
-        let fault = Fault::mount(TARGET, &error);
-        if is_new {
+        let bound = self.bind(record, device, staging, target, read_only);
+        if bound.is_err() && is_new {
             record.published.retain(|published| *published != path);
             self.state.note(record)?;
         }
-        Err(fault)
+        bound
+    }
+
+    fn bind(
+        &self,
+        record: &Record,
+        device: &Device,
+        staging: &Place,
+        target: &Place,
+        read_only: bool,
+    ) -> Result<(), Fault> {
+        let bound = match record.content {
+            Content::Filesystem { .. } => self.host.bind(staging, target, read_only),
+            Content::Block => {
+                let grant = record.grant();
+                let _kept = self.devices_of(&record.target, &grant)?.keep(&grant, device)?;
+                self.host.bind_device(&device.path, target, read_only)
+            }
+        };
+        bound.map(drop).map_err(|error| Fault::mount(TARGET, &error))
     }
 
     /// Whether connections of a volume are lost that could be had again.

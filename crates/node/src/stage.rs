@@ -293,6 +293,7 @@ impl ThisNode {
             let mounted =
                 table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
             let options = mount_options(*fs, options, wish.read_only())?;
+            let _kept = devices.keep(&wish.grant, &device)?;
             let spare = if mounted { 0 } else { self.prepare(&device, *fs, is_new, wish, record)? };
             let over = [(devices, device.epoch)];
             let mount = || self.host.mount(&device.path, place, &options);

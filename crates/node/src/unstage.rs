@@ -96,7 +96,7 @@ impl ThisNode {
             let is_left = table.at(place.path()).any(|mount| self.is_left(&table, mount, record, device));
             self.unmount_staged(volume, place, &over, !is_left)?;
         }
-        let settled = device.is_none_or(|device| self.settle(record, device));
+        let settled = device.is_none_or(|device| self.settle(devices, record, device));
         pass("node.disconnect.before");
         for found in &found {
             devices.disconnect(volume, &self.id, found.epoch)?;
@@ -159,18 +159,20 @@ impl ThisNode {
     }
 
     /// Ends an interrupted making before the volume leaves this node: nobody else could. Says whether it is ended.
-    fn settle(&self, record: &Record, device: &Device) -> bool {
+    fn settle(&self, devices: &dyn Devices, record: &Record, device: &Device) -> bool {
         let (Phase::Making { uuid }, Content::Filesystem { fs, .. }) = (&record.phase, &record.content)
         else {
             return true;
         };
-        match self.host.settle(&device.path, &Making { fs: *fs, uuid: *uuid }) {
-            Ok(_) | Err(MakeError::NotOurs { .. }) => true,
-            Err(error) => {
-                tracing::warn!(volume = %record.volume, %error, "an interrupted mkfs could not be settled");
-                false
-            }
-        }
+        let fault = match devices.keep(&record.grant(), device) {
+            Ok(_kept) => match self.host.settle(&device.path, &Making { fs: *fs, uuid: *uuid }) {
+                Ok(_) | Err(MakeError::NotOurs { .. }) => return true,
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(volume = %record.volume, fault, "an interrupted mkfs could not be settled");
+        false
     }
 
     /// Without a record: what the kernel knows to be this volume's is taken down, and nothing else.

@@ -1,7 +1,7 @@
-//! A source of devices that can be made to wait, and to lose them.
+//! Sources of devices: one that can be made to wait, and to lose them; and one whose devices become another's.
 
 use bowline_core::{Epoch, NodeId, VolumeId};
-use bowline_node::{Device, Devices, DevicesError, Grant};
+use bowline_node::{Device, Devices, DevicesError, Grant, Remains};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -81,5 +81,64 @@ impl Devices for Troubled {
 
     fn check(&self) -> Result<(), DevicesError> {
         self.answer()
+    }
+}
+
+/// Passes everything on to another one, and does something once, right after a call was answered.
+pub(crate) struct Fleeting {
+    inner: Arc<dyn Devices>,
+    then: Mutex<Option<Then>>,
+}
+
+/// After which call, and what.
+type Then = (&'static str, Box<dyn FnOnce() + Send>);
+
+impl Fleeting {
+    pub(crate) fn new(inner: Arc<dyn Devices>) -> Arc<Self> {
+        Arc::new(Self { inner, then: Mutex::default() })
+    }
+
+    pub(crate) fn after(&self, call: &'static str, then: impl FnOnce() + Send + 'static) {
+        *self.then.lock().unwrap() = Some((call, Box::new(then)));
+    }
+
+    fn told<T>(&self, call: &str, answer: T) -> T {
+        let then = self.then.lock().unwrap().take_if(|(after, _)| *after == call);
+        then.into_iter().for_each(|(_, then)| then());
+        answer
+    }
+}
+
+impl Devices for Fleeting {
+    fn identity(&self, grant: &Grant) -> String {
+        self.inner.identity(grant)
+    }
+
+    fn connect(&self, grant: &Grant) -> Result<Device, DevicesError> {
+        self.told("connect", self.inner.connect(grant))
+    }
+
+    fn find(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<Device>, DevicesError> {
+        self.told("find", self.inner.find(volume, node))
+    }
+
+    fn get(&self, grant: &Grant) -> Result<Option<Device>, DevicesError> {
+        self.told("get", self.inner.get(grant))
+    }
+
+    fn remains(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<Remains>, DevicesError> {
+        self.inner.remains(volume, node)
+    }
+
+    fn disconnect(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), DevicesError> {
+        self.inner.disconnect(volume, node, epoch)
+    }
+
+    fn refresh(&self, grant: &Grant, device: &Device, at_least: u64) -> Result<u64, DevicesError> {
+        self.inner.refresh(grant, device, at_least)
+    }
+
+    fn check(&self) -> Result<(), DevicesError> {
+        self.inner.check()
     }
 }

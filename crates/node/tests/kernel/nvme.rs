@@ -104,10 +104,7 @@ impl Machine {
 
     /// Connects without the node.
     pub(crate) fn connect(&self, context: &HashMap<String, String>) {
-        let fabric = NvmeContext::parse(|key| context.get(key).map(String::as_str)).unwrap().unwrap();
-        let NvmeNames { subsystem, host, .. } = fabric.names;
-        self.kernel
-            .command(&format!("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn={subsystem},hostnqn={host}"));
+        self.kernel.command(&connect_of(context));
     }
 
     /// What a target says of an export to whoever connects from now on.
@@ -141,6 +138,13 @@ impl Drop for Machine {
             let _ = self.lab.host.programs.run("blockdev", &["--setrw".as_ref(), device.path.as_os_str()]);
         }
     }
+}
+
+/// What the kernel is told to connect to the first address of a grant.
+pub(crate) fn connect_of(context: &HashMap<String, String>) -> String {
+    let fabric = NvmeContext::parse(|key| context.get(key).map(String::as_str)).unwrap().unwrap();
+    let NvmeNames { subsystem, host, .. } = fabric.names;
+    format!("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn={subsystem},hostnqn={host}")
 }
 
 pub(crate) fn id(volume: &str) -> VolumeId {

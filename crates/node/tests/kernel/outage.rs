@@ -1,10 +1,16 @@
 //! Disks over NVMe/TCP that were given up: what is left of them, and what becomes of their names and numbers.
 
-use crate::lab::{plain, refused};
-use crate::nvme::{Machine, names};
+use crate::device::Fleeting;
+use crate::lab::{Node, block, plain, refused};
+use crate::nvme::{Machine, connect_of, id, names};
+use bowline_core::{Epoch, NodeId};
+use bowline_csi::wire::volume_capability::access_mode::Mode;
 use bowline_host::format::{FsType, FsUuid};
-use bowline_node::staging::{Phase, Record, decode, encode};
+use bowline_node::staging::{Content, Phase, Record, decode, encode};
 use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
 use tonic::Code;
 
 #[test]
@@ -71,5 +77,84 @@ fn a_dead_mount_of_another_volume_is_not_unmounted() {
     for (volume, _) in &contexts {
         node.unstage(volume).unwrap();
     }
+    machine.assert_clean();
+}
+
+/// A node, and what lets it find the disk of v at a moment after which name and number of that disk are those of w's.
+fn beside_a_swap(machine: &Machine) -> (Node<'_>, impl Fn(&'static str)) {
+    let devices = Fleeting::new(machine.devices());
+    let long = Duration::from_secs(60);
+    let node =
+        machine.lab.node_over("a", machine.lab.devices(), Arc::clone(&devices) as _, &machine.host, long);
+    let connect = connect_of(&machine.grant("w", "a", 1, true));
+    let swap_after = move |call| {
+        let (kernel, connect) = (Arc::clone(&machine.kernel), connect.clone());
+        let [v, w] = ["v", "w"].map(|volume| names(volume, "a", 1).subsystem);
+        devices.after(call, move || {
+            let number = kernel.world().exports[&v].number.clone();
+            kernel.lose(&v, false);
+            kernel.restart_numbering();
+            kernel.world().exports.get_mut(&w).unwrap().number = number;
+            kernel.command(&connect);
+        });
+    };
+    (node, swap_after)
+}
+
+/// Another volume's disk, which is not to be touched.
+fn disconnect_w(machine: &Machine) {
+    machine.devices().disconnect(&id("w"), &NodeId::new("a").unwrap(), Epoch::new(1)).unwrap();
+}
+
+#[test]
+fn a_workload_was_shown_the_disk_that_had_got_its_volumes_name_and_number() {
+    let Some(machine) = Machine::new() else { return };
+    let (context, raw) = (machine.grant("v", "a", 1, true), block(Mode::SingleNodeWriter));
+    let (node, swap_after) = beside_a_swap(&machine);
+    node.stage("v", &context, &raw).unwrap();
+    swap_after("get");
+    refused(node.publish("v", "dev", &context, &raw, false), Code::Unavailable, "another by now");
+    assert_eq!(machine.lab.mounts_below(&node.pods).len(), 0);
+    let record = decode(&fs::read(node.record("v")).unwrap()).unwrap();
+    assert_eq!(record.published.len(), 0, "nobody was shown it");
+    disconnect_w(&machine);
+    node.unstage("v").unwrap();
+    machine.assert_clean();
+}
+
+#[test]
+fn a_disk_that_had_got_a_volumes_name_and_number_was_formatted() {
+    let Some(machine) = Machine::new() else { return };
+    let context = machine.grant("v", "a", 1, true);
+    let (node, swap_after) = beside_a_swap(&machine);
+    swap_after("connect");
+    refused(node.stage("v", &context, &plain(FsType::Ext4)), Code::Unavailable, "another by now");
+    // This is what w's disk is made of by now.
+    let bytes = fs::read(machine.lab.path("target/v")).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "it is not touched");
+    disconnect_w(&machine);
+    node.unstage("v").unwrap();
+    machine.assert_clean();
+}
+
+#[test]
+fn a_disk_that_had_got_a_volumes_name_and_number_was_erased() {
+    let Some(machine) = Machine::new() else { return };
+    let context = machine.grant("v", "a", 1, true);
+    let (node, swap_after) = beside_a_swap(&machine);
+    node.stage("v", &context, &block(Mode::SingleNodeWriter)).unwrap();
+    let record = decode(&fs::read(node.record("v")).unwrap()).unwrap();
+    let phase = Phase::Making { uuid: FsUuid::from_bytes([7; 16]) };
+    let content = Content::Filesystem { fs: FsType::Ext4, options: vec![] };
+    fs::write(node.record("v"), encode(&Record { phase, content, ..record }).unwrap()).unwrap();
+    let file = fs::File::options().read(true).write(true).open(machine.lab.path("target/v")).unwrap();
+    file.write_all_at(b"somebody's", 1 << 20).unwrap();
+    swap_after("find");
+    node.unstage("v").unwrap();
+    assert!(node.record("v").exists(), "the making is not settled");
+    let mut bytes = [0; 10];
+    file.read_exact_at(&mut bytes, 1 << 20).unwrap();
+    assert_eq!(&bytes, b"somebody's");
+    disconnect_w(&machine);
     machine.assert_clean();
 }
