@@ -68,7 +68,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("host/src/mount.rs detached_copy", "nobody sees it yet"),
     ("host/src/mount.rs attach", "the step of mount and bind"),
     ("host/src/owner.rs give", "give_to_group's step"),
-    ("node/src/unstage.rs unmount_staged", "the host's step"),
+    ("node/src/unstage.rs take_off", "the host's step"),
     ("node/src/state.rs open", "makes its directory and clears drafts"),
     ("node/src/used.rs file", "makes it, whole or not at all"),
     ("target/src/nvmet/subsystem.rs fill", "steps of target/src/nvmet/kernel.rs"),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tonic::Status;
 
 /// What the kernel does with the names depends on who still has the old disks.
-const ROUNDS: [Left; 4] = [Left::Mounts, Left::Nothing, Left::Mounts, Left::Nothing];
+const ROUNDS: [Left; 5] = [Left::Mounts, Left::Nothing, Left::Mounts, Left::Nothing, Left::Pods];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
@@ -17,6 +17,8 @@ enum Left {
     Mounts,
     /// The names are free, and whoever comes first takes the first.
     Nothing,
+    /// The mounts, also that of the pod, which is shown the volume again at the same path.
+    Pods,
 }
 
 pub(crate) async fn disks_that_swap_their_names_keep_their_bytes(site: &mut Site) {
@@ -36,7 +38,9 @@ pub(crate) async fn disks_that_swap_their_names_keep_their_bytes(site: &mut Site
         for (name, volume) in &volumes {
             let told = look(&site.a, volume).await.unwrap_err();
             assert_eq!(told.code(), tonic::Code::Unavailable, "{name}: {told}");
-            site.a.hide(&volume.volume_id, "pod").await.unwrap();
+            if left != Left::Pods {
+                site.a.hide(&volume.volume_id, "pod").await.unwrap();
+            }
             if left == Left::Nothing {
                 on_a.sh(&format!("umount {}", site.a.staging(&volume.volume_id).display()));
             }

@@ -10,6 +10,7 @@ use crate::staging::{Content, Phase, Record};
 use bowline_core::{AccessMode, VolumeId};
 use bowline_csi::Access;
 use bowline_csi::node::Publish;
+use bowline_host::mountinfo::MountTable;
 use bowline_host::path::Place;
 use bowline_target::GrantContext;
 
@@ -36,7 +37,7 @@ impl ThisNode {
         let device = match self.look_in(&table, &record) {
             Ok(device) => device,
             Err(stale) => {
-                let device = self.recover(&mut record, &wish, &staging, &stale)?;
+                let device = self.recover(&mut record, &wish, &staging, &target, &stale)?;
                 table = self.host.mounts()?;
                 device
             }
@@ -53,6 +54,7 @@ impl ThisNode {
         if !request.read_only {
             self.give_to_group(&staging, &wish)?;
         }
+        self.clear_target(&table, &record, &device, &target)?;
         self.show(&mut record, &device, &staging, &target, request.read_only)?;
         tracing::info!(%volume, epoch = %record.epoch, read_only = request.read_only, "published");
         Ok(())
@@ -120,6 +122,37 @@ impl ThisNode {
         let Record { node, target, epoch, write, mode, content, .. } = record.clone();
         let context = GrantContext { target, node, epoch, write };
         Ok(Wish { context, grant: record.grant(), content, mode, group })
+    }
+
+    /// Unmounts what an outage left where a workload is to see the volume. Not before this can be replaced: a path with nothing mounted is a place
+    /// on the node's own disk.
+    fn clear_target(
+        &self,
+        table: &MountTable,
+        record: &Record,
+        device: &Device,
+        target: &Place,
+    ) -> Result<(), Fault> {
+        if !self.is_left_at(table, target, record, Some(device)) {
+            return Ok(());
+        }
+        let over = [(self.devices_of(&record.target, &record.grant())?, record.epoch)];
+        self.take_off(TARGET, &record.volume, target, &over, false)?;
+        tracing::info!(volume = %record.volume, "took away what a workload saw of a disk that is gone");
+        Ok(())
+    }
+
+    /// Whether everything that is mounted where a workload is to see the volume is left from a disk that is gone.
+    pub(crate) fn is_left_at(
+        &self,
+        table: &MountTable,
+        target: &Place,
+        record: &Record,
+        device: Option<&Device>,
+    ) -> bool {
+        let mut mounts = table.at(target.path());
+        table.is_mount_point(target.path())
+            && mounts.all(|mount| self.shows_what_is_gone(table, mount, record, device))
     }
 
     /// Binds it, recorded before; a bind that failed is not in the record afterwards.
@@ -200,6 +233,7 @@ impl ThisNode {
         record: &mut Record,
         wish: &Wish,
         staging: &Place,
+        target: &Place,
         stale: &Fault,
     ) -> Result<Device, Fault> {
         let volume = record.volume.clone();
@@ -207,7 +241,7 @@ impl ThisNode {
         let mut pause = self.timing.remount_pause;
         let mut last = stale.clone();
         for attempt in 1..=ATTEMPTS {
-            match self.remount(record, wish, staging) {
+            match self.remount(record, wish, staging, target) {
                 Ok(device) => {
                     self.tell(&volume, &Event::Remounted { attempt });
                     return Ok(device);
@@ -225,9 +259,15 @@ impl ThisNode {
         Err(Fault::Unreachable(format!("{stale}; it could not be mounted again: {last}")))
     }
 
-    fn remount(&self, record: &mut Record, wish: &Wish, staging: &Place) -> Result<Device, Fault> {
+    fn remount(
+        &self,
+        record: &mut Record,
+        wish: &Wish,
+        staging: &Place,
+        target: &Place,
+    ) -> Result<Device, Fault> {
+        self.clear_left(record, staging, Some(target))?;
         let devices = self.devices_of(&record.target, &wish.grant)?;
-        self.clear_left(devices, record, staging)?;
         self.bring_up(devices, wish, record, staging, false)
     }
 }

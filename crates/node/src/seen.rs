@@ -83,6 +83,22 @@ impl ThisNode {
             && !self.is_anothers(table, mount, record)
     }
 
+    /// Whether a mount is where a record says that its volume was published, and shows a disk that is gone: the volume has another `device` by now, or
+    /// none.
+    pub(crate) fn shows_what_is_gone(
+        &self,
+        table: &MountTable,
+        mount: &Mount,
+        record: &Record,
+        device: Option<&Device>,
+    ) -> bool {
+        let is_gone = match &record.content {
+            Content::Filesystem { .. } => self.host.has_lost_its_disk(mount),
+            Content::Block => device.is_none_or(|device| !self.shows(mount, device)),
+        };
+        is_gone && self.is_claimed(table, mount, record)
+    }
+
     fn is_anothers(&self, table: &MountTable, mount: &Mount, record: &Record) -> bool {
         let others = self.state.volumes().unwrap_or_default();
         others.iter().filter(|other| **other != record.volume).any(|other| {

@@ -76,7 +76,7 @@ impl ThisNode {
         if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.epoch == wish.grant.epoch)
             && let Some(place) = self.recorded_place(&earlier.path)
         {
-            self.clear_left(devices, earlier, &place)?;
+            self.clear_left(earlier, &place, None)?;
         }
         let mut record = Self::intent(devices, &wish, &place, earlier);
         self.state.note(&record)?;

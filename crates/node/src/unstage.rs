@@ -94,7 +94,7 @@ impl ThisNode {
                 |one: &&Device| table.at(place.path()).any(|mount| self.host.is_mount_of(mount, one.number));
             let over: Vec<_> = found.iter().filter(is_there).map(|one| (devices, one.epoch)).collect();
             let is_left = table.at(place.path()).any(|mount| self.is_left(&table, mount, record, device));
-            self.unmount_staged(volume, place, &over, !is_left)?;
+            self.take_off(STAGING, volume, place, &over, !is_left)?;
         }
         let settled = device.is_none_or(|device| self.settle(devices, record, device));
         pass("node.disconnect.before");
@@ -111,8 +111,9 @@ impl ThisNode {
     }
 
     /// Unmounts what the devices of these grants are mounted as.
-    pub(crate) fn unmount_staged(
+    pub(crate) fn take_off(
         &self,
+        field: &'static str,
         volume: &VolumeId,
         place: &Place,
         over: &[Way<'_>],
@@ -125,22 +126,25 @@ impl ThisNode {
             {
                 // Nobody holds it, and its device is gone: there is nothing to wait for.
                 let unmounted = self.host.unmount(place, Unmount::Lazily);
-                unmounted.map(drop).map_err(|error| Fault::mount(STAGING, &error))
+                unmounted.map(drop).map_err(|error| Fault::mount(field, &error))
             }
             Err(error @ MountError::Kernel { .. }) => Err(Fault::NotReady(error.to_string())),
-            Err(error) => Err(Fault::mount(STAGING, &error)),
+            Err(error) => Err(Fault::mount(field, &error)),
         }
     }
 
-    /// Unmounts what an outage left of a volume where it is staged. What is in use, or anything else, is left alone.
+    /// Unmounts what an outage left of a volume where it is staged, unless a workload sees it elsewhere than at `target`. What is in use, or
+    /// anything else, is left alone.
     pub(crate) fn clear_left(
         &self,
-        devices: &dyn Devices,
         record: &Record,
         staging: &Place,
+        target: Option<&Place>,
     ) -> Result<(), Fault> {
         let Content::Filesystem { .. } = record.content else { return Ok(()) };
-        let device = devices.get(&record.grant())?;
+        let grant = record.grant();
+        let devices = self.devices_of(&record.target, &grant)?;
+        let device = devices.get(&grant)?;
         let table = self.host.mounts()?;
         let is_there = |mount: &Mount| device.iter().any(|one| self.host.is_mount_of(mount, one.number));
         if table.top(staging.path()).is_some_and(is_there) {
@@ -150,12 +154,17 @@ impl ThisNode {
         if let Some(other) = table.at(staging.path()).find(|mount| !is_left(mount)) {
             return Err(Fault::NotReady(format!("{} is left alone", other.describe())));
         }
-        let published = self.published(&table, record, device.as_ref());
+        let mut published = self.published(&table, record, device.as_ref());
+        if let Some(target) = target
+            && self.is_left_at(&table, target, record, device.as_ref())
+        {
+            published.retain(|path| path != target.path());
+        }
         if !published.is_empty() {
             let listed = listed(&published);
             return Err(Fault::NotReady(format!("workloads still see what was there before: {listed}")));
         }
-        self.unmount_staged(&record.volume, staging, &[(devices, record.epoch)], false)
+        self.take_off(STAGING, &record.volume, staging, &[(devices, record.epoch)], false)
     }
 
     /// Ends an interrupted making before the volume leaves this node: nobody else could. Says whether it is ended.
@@ -200,7 +209,7 @@ impl ThisNode {
                 )));
             }
             let over: Vec<_> = found.iter().map(|(devices, device)| (*devices, device.epoch)).collect();
-            self.unmount_staged(volume, place, &over, true)?;
+            self.take_off(STAGING, volume, place, &over, true)?;
         }
         pass("node.disconnect.before");
         for (devices, device) in &found {

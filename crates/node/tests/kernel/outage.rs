@@ -80,6 +80,67 @@ fn a_dead_mount_of_another_volume_is_not_unmounted() {
     machine.assert_clean();
 }
 
+#[test]
+fn a_publish_was_in_its_own_way_for_ever_when_its_target_came_back() {
+    let Some(machine) = Machine::new() else { return };
+    let (node, ext4) = (machine.node("a"), plain(FsType::Ext4));
+    let context = machine.grant("v", "a", 1, true);
+    node.up("v", &context, FsType::Ext4);
+    node.publish("v", "second", &context, &ext4, false).unwrap();
+    fs::write(node.at("pod/data"), "kept").unwrap();
+    // Nothing is written to a disk that is gone.
+    let read_only = ["-o".to_owned(), "remount,ro".to_owned(), node.text("stage-v")];
+    machine.lab.host.programs.run("mount", &read_only).unwrap();
+    let nqn = names("v", "a", 1).subsystem;
+    machine.kernel.lose(&nqn, false);
+    let publish = || node.publish("v", "pod", &context, &ext4, false);
+    refused(publish(), Code::Unavailable, "workloads still see what was there before");
+    node.unpublish("v", "second").unwrap();
+    // Its path would be one on the node's own disk.
+    let export = machine.kernel.world().exports.remove(&nqn).unwrap();
+    refused(publish(), Code::Unavailable, "could not be connected");
+    assert!(machine.host.mounts().unwrap().is_mount_point(&node.at("pod")));
+    machine.kernel.world().exports.insert(nqn.clone(), export);
+    let after = machine.renumber(&nqn, "v");
+    let open = fs::File::open(node.at("pod/data")).unwrap();
+    refused(publish(), Code::FailedPrecondition, "cannot be unmounted");
+    drop(open);
+    publish().unwrap();
+    let mounts = machine.host.mounts().unwrap();
+    assert_eq!(mounts.at(&node.at("pod")).map(|mount| mount.device.to_string()).collect::<Vec<_>>(), [after]);
+    assert_eq!(fs::read_to_string(node.at("pod/data")).unwrap(), "kept");
+    node.down("v");
+    machine.assert_clean();
+}
+
+#[test]
+fn a_raw_volume_was_in_its_own_way_for_ever_when_its_target_came_back() {
+    let Some(machine) = Machine::new() else { return };
+    let (node, raw) = (machine.node("a"), block(Mode::SingleNodeWriter));
+    let context = machine.grant("v", "a", 1, true);
+    node.stage("v", &context, &raw).unwrap();
+    let publish = || node.publish("v", "dev", &context, &raw, false);
+    publish().unwrap();
+    machine.kernel.lose(&names("v", "a", 1).subsystem, false);
+    let after = machine.renumber(&names("v", "a", 1).subsystem, "v");
+    let open = fs::File::open(node.at("dev")).unwrap();
+    refused(publish(), Code::FailedPrecondition, "cannot be unmounted");
+    drop(open);
+    for is_lost in [false, true] {
+        // The node of a disk that is gone stays what it is, also if another one of the number comes.
+        if is_lost {
+            machine.kernel.lose(&names("v", "a", 1).subsystem, false);
+        }
+        publish().unwrap();
+        assert_eq!(bowline_host::device::number(&node.at("dev")).unwrap().to_string(), after);
+        assert_eq!(machine.lab.mounts_below(&node.pods).len(), 1);
+        node.stats("v", &node.text("dev")).unwrap();
+    }
+    node.unpublish("v", "dev").unwrap();
+    node.unstage("v").unwrap();
+    machine.assert_clean();
+}
+
 /// A node, and what lets it find the disk of v at a moment after which name and number of that disk are those of w's.
 fn beside_a_swap(machine: &Machine) -> (Node<'_>, impl Fn(&'static str)) {
     let devices = Fleeting::new(machine.devices());
