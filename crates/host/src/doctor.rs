@@ -46,7 +46,7 @@ impl fmt::Display for Finding {
 }
 
 /// Program, package on Debian, what it is for.
-const PROGRAMS: &[(&str, &str, &str)] = &[
+pub(crate) const PROGRAMS: &[(&str, &str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs", "ext4 volumes"),
     ("e2fsck", "e2fsprogs", "ext4 volumes"),
     ("resize2fs", "e2fsprogs", "growing ext4 volumes"),

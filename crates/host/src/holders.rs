@@ -1,6 +1,7 @@
 //! Who uses a device: mounts, in every namespace that can be seen, and processes. In words, for people.
 
 use crate::device::DeviceNumber;
+use crate::doctor::PROGRAMS;
 use crate::host::Host;
 use crate::mountinfo::{MountTable, escape};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
@@ -73,6 +74,15 @@ impl Host {
             holders.extend(self.filesystem_on(device).map(Holder::Elsewhere));
         }
         holders
+    }
+
+    /// Whether one of the programs that are run here on devices has a device open.
+    pub fn is_in_a_programs_hands(&self, device: DeviceNumber) -> bool {
+        let is_ours = |process: &Path| {
+            let name = name_of(process);
+            PROGRAMS.iter().any(|(program, ..)| *program == name)
+        };
+        self.processes().any(|(_, process)| is_ours(&process) && has_open(&process, device))
     }
 
     /// The filesystem that the kernel has mounted from a device, in whichever namespace, for those that say so.

@@ -48,7 +48,8 @@ impl ThisNode {
         let (record, _, device) = self.at_path(volume, &request.path)?;
         let grant = record.grant();
         let at_least = request.capacity.as_ref().map_or(0, bowline_csi::CapacityRange::required);
-        let size = self.devices_of(&record.target, &grant)?.refresh(&grant, &device, at_least)?;
+        let devices = self.devices_of(&record.target, &grant)?;
+        let size = devices.refresh(&grant, &device, at_least)?;
         if let Some(range) = request.capacity.filter(|range| !range.contains(size)) {
             let limit = range.limit().map_or("any number of".to_owned(), |limit| limit.to_string());
             return Err(Fault::Size(format!(
@@ -65,7 +66,8 @@ impl ThisNode {
                     "volume {volume} is mounted read-only; it grows when it is next staged for writing"
                 )));
             }
-            if let Err(error) = self.host.grow(fs, &device.path, &staging) {
+            let grow = || self.host.grow(fs, &device.path, &staging);
+            if let Err(error) = self.watched(volume, &[(devices, device.epoch)], grow) {
                 if !self.host.may_grow_mounted(fs) {
                     return Err(Fault::NotReady(format!(
                         "the {fs} of volume {volume} cannot grow while it is mounted, because this process has no \

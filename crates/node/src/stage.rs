@@ -293,15 +293,21 @@ impl ThisNode {
             let mounted =
                 table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
             let options = mount_options(*fs, options, wish.read_only())?;
-            let _kept = devices.keep(&wish.grant, &device)?;
-            let spare = if mounted { 0 } else { self.prepare(&device, *fs, is_new, wish, record)? };
-            let over = [(devices, device.epoch)];
-            let mount = || self.host.mount(&device.path, place, &options);
-            let mounted = self.watched(&record.volume, &over, mount);
-            mounted.map_err(|error| mount_fault(wish, &error))?;
-            if spare > 0 {
-                self.host.grow(*fs, &device.path, place).map_err(|error| Fault::command(&error))?;
-            }
+            let over = (devices, device.epoch);
+            let mount = || {
+                let _kept = devices.keep(&wish.grant, &device)?;
+                let spare = if mounted { 0 } else { self.prepare(&device, *fs, is_new, wish, record)? };
+                let done = self.host.mount(&device.path, place, &options);
+                done.map_err(|error| mount_fault(wish, &error))?;
+                if spare > 0 {
+                    let grown = self.host.grow(*fs, &device.path, place);
+                    grown.map_err(|error| Fault::command(&error))?;
+                }
+                Ok(())
+            };
+            let volume = &wish.grant.volume;
+            let done: Result<(), Fault> = self.watched(volume, &[over], mount);
+            done.inspect_err(|_| self.reset_under_a_program(volume, over, device.number))?;
             self.give_to_group(place, wish)?;
         }
         // A filesystem shows by itself that the volume was used, also after a loss of power; bytes of a workload may lie where a short look misses them.
@@ -400,7 +406,9 @@ impl ThisNode {
 
     pub(crate) fn give_to_group(&self, place: &Place, wish: &Wish) -> Result<(), Fault> {
         let Some(group) = wish.group.filter(|_| !wish.read_only()) else { return Ok(()) };
-        let given = self.host.give_to_group(place, group);
+        let Wish { context, grant, .. } = wish;
+        let over = [(self.devices_of(&context.target, grant)?, grant.epoch)];
+        let given = self.watched(&grant.volume, &over, || self.host.give_to_group(place, group));
         given.map(drop).map_err(|error| Fault::place("volume_capability.mount.volume_mount_group", &error))
     }
 

@@ -1,7 +1,7 @@
 //! `NodeUnstageVolume`, and taking back what staging began.
 
 use crate::answer::Fault;
-use crate::devices::{Device, Devices};
+use crate::devices::{Device, Devices, DevicesError};
 use crate::event::Event;
 use crate::node::ThisNode;
 use crate::seen::listed;
@@ -96,10 +96,17 @@ impl ThisNode {
             let is_left = table.at(place.path()).any(|mount| self.is_left(&table, mount, record, device));
             self.take_off(STAGING, volume, place, &over, !is_left)?;
         }
-        let settled = device.is_none_or(|device| self.settle(devices, record, device));
+        let settle = |device: &Device| {
+            self.watched(volume, &[(devices, device.epoch)], || self.settle(devices, record, device))
+        };
+        let settled = device.is_none_or(settle);
         pass("node.disconnect.before");
         for found in &found {
-            devices.disconnect(volume, &self.id, found.epoch)?;
+            let gone = devices.disconnect(volume, &self.id, found.epoch);
+            if matches!(gone, Err(DevicesError::InUse(_))) {
+                self.reset_under_a_program(volume, (devices, found.epoch), found.number);
+            }
+            gone?;
         }
         self.clear_remains(devices, volume)?;
         pass("node.disconnect.after");

@@ -7,6 +7,7 @@ use crate::devices::Devices;
 use crate::event::Event;
 use crate::node::ThisNode;
 use bowline_core::{Epoch, VolumeId};
+use bowline_host::DeviceNumber;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -40,16 +41,24 @@ impl ThisNode {
     fn watch(&self, volume: &VolumeId, over: &[Way<'_>], patience: Duration, done: &Receiver<()>) {
         let mut pause = patience;
         while done.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-            for (devices, epoch) in over {
-                match devices.reset(volume, &self.id, *epoch) {
-                    Ok(0) => {}
-                    Ok(connections) => self.tell(volume, &Event::Reset { epoch: *epoch, connections }),
-                    Err(error) => {
-                        tracing::warn!(%volume, %epoch, %error, "its connections could not be reset");
-                    }
-                }
-            }
+            over.iter().for_each(|way| self.reset(volume, *way));
             pause = AGAIN;
+        }
+    }
+
+    /// A program that was ended and does not go, or that an earlier process of this node left behind, waits in the kernel, too, and nobody looks at
+    /// the clock for it any more.
+    pub(crate) fn reset_under_a_program(&self, volume: &VolumeId, way: Way<'_>, device: DeviceNumber) {
+        if self.host.is_in_a_programs_hands(device) {
+            self.reset(volume, way);
+        }
+    }
+
+    fn reset(&self, volume: &VolumeId, (devices, epoch): Way<'_>) {
+        match devices.reset(volume, &self.id, epoch) {
+            Ok(0) => {}
+            Ok(connections) => self.tell(volume, &Event::Reset { epoch, connections }),
+            Err(error) => tracing::warn!(%volume, %epoch, %error, "its connections could not be reset"),
         }
     }
 }

@@ -11,13 +11,14 @@ use bowline_host::format::FsType;
 use bowline_host::loopdev::LoopDevice;
 use bowline_host::nvme::{Nvme, Settings};
 use bowline_host::{Host, Tag};
-use bowline_node::staging::decode;
+use bowline_node::staging::{Content, Phase, Record, decode, encode};
 use bowline_node::{Devices, NvmeDevices};
 use bowline_target::{GrantContext, NvmeContext};
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::Code;
@@ -542,6 +543,53 @@ fn an_unmount_on_a_connection_that_only_counted_as_live_hung_for_ever() {
     node.unstage("w").unwrap();
     assert_eq!(machine.kernel.world().reset.len(), 2, "one that returns is not looked at");
     assert_eq!(machine.files("state"), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_mkfs_on_a_connection_that_only_counted_as_live_kept_its_volume_for_ever() {
+    let Some(machine) = Machine::new() else { return };
+    let under = Under::new(&machine);
+    let devices = machine.devices_with(Settings { give_up_after: 1, ..Settings::default() });
+    let long = Duration::from_secs(60);
+    let node = machine.lab.node_over("a", machine.lab.devices(), devices, &machine.host, long);
+    let context = machine.grant("v", "a", 1, true);
+    std::thread::scope(|scope| {
+        under.stopped(|| {
+            scope.spawn(|| node.stage("v", &context, &plain(FsType::Ext4)).unwrap());
+            let begun = std::time::Instant::now();
+            while machine.kernel.world().reset.len() < 2 {
+                assert!(begun.elapsed() < Duration::from_secs(30), "nobody resets it");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+    });
+    node.unstage("v").unwrap();
+    assert_eq!(machine.files("state"), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_mkfs_that_was_left_behind_kept_its_volume_on_the_node_for_ever() {
+    let Some(machine) = Machine::new() else { return };
+    let (node, context) = (machine.node("a"), machine.grant("v", "a", 1, true));
+    node.stage("v", &context, &block(Mode::SingleNodeWriter)).unwrap();
+    let record = decode(&fs::read(node.record("v")).unwrap()).unwrap();
+    let content = Content::Filesystem { fs: FsType::Ext4, options: vec![] };
+    let record = Record { content, phase: Phase::Connecting, ..record };
+    fs::write(node.record("v"), encode(&record).unwrap()).unwrap();
+    // What a program is called is what the kernel shows of it.
+    let sleep = machine.lab.host.programs.find("sleep").unwrap();
+    for (name, resets) in [("mkfs.ext4", 2), ("somebodys", 0)] {
+        symlink(&sleep, machine.lab.path(name)).unwrap();
+        let disk = fs::File::open(machine.disk("v", 1).path).unwrap();
+        let mut left = Command::new(machine.lab.path(name)).arg("600").stdin(disk).spawn().unwrap();
+        let refusal = node.unstage("v");
+        left.kill().unwrap();
+        left.wait().unwrap();
+        refused(refusal, Code::FailedPrecondition, name);
+        assert_eq!(std::mem::take(&mut machine.kernel.world().reset).len(), resets, "{name}");
+    }
+    node.unstage("v").unwrap();
+    machine.assert_clean();
 }
 
 #[test]
