@@ -19,6 +19,7 @@ mod file;
 mod health;
 mod metrics;
 mod node;
+mod number;
 mod nvme;
 mod publish;
 mod registration;

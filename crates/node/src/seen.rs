@@ -131,7 +131,7 @@ fn is_node_of(mount: &Mount, device: &Device) -> bool {
 }
 
 /// Which block device is seen at a path.
-fn node_at(path: &Path) -> Option<DeviceNumber> {
+pub(crate) fn node_at(path: &Path) -> Option<DeviceNumber> {
     let metadata = std::fs::symlink_metadata(path).ok()?;
     metadata.file_type().is_block_device().then(|| DeviceNumber::from_stat(metadata.rdev()))
 }

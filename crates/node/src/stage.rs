@@ -285,11 +285,12 @@ impl ThisNode {
             }
         })?;
         pass("node.connect.after");
+        let table = self.host.mounts()?;
+        self.refuse_if_seen(devices, &table, record, &device)?;
         // What was begun here before is judged by what is found; so is what an earlier use of the grant may have left.
         let is_unused = self.begin_use(record)? && is_first && record.phase == Phase::Connecting;
         let is_new = device.was_blank && is_unused;
         if let Content::Filesystem { fs, options } = &wish.content {
-            let table = self.host.mounts()?;
             let mounted =
                 table.top(place.path()).is_some_and(|top| self.host.is_mount_of(top, device.number));
             let options = mount_options(*fs, options, wish.read_only())?;

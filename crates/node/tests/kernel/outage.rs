@@ -141,6 +141,33 @@ fn a_raw_volume_was_in_its_own_way_for_ever_when_its_target_came_back() {
     machine.assert_clean();
 }
 
+#[test]
+fn a_workload_saw_the_next_volume_whose_disk_got_the_number_of_its_own() {
+    let Some(machine) = Machine::new() else { return };
+    let (node, raw, ext4) = (machine.node("a"), block(Mode::SingleNodeWriter), plain(FsType::Ext4));
+    let v = machine.grant("v", "a", 1, true);
+    node.stage("v", &v, &raw).unwrap();
+    node.publish("v", "dev", &v, &raw, false).unwrap();
+    machine.kernel.lose(&names("v", "a", 1).subsystem, false);
+    let w = machine.grant("w", "a", 1, true);
+    let exports = |nqn: String| machine.kernel.world().exports[&nqn].number.clone();
+    let number = exports(names("v", "a", 1).subsystem);
+    machine.kernel.world().exports.get_mut(&names("w", "a", 1).subsystem).unwrap().number = number;
+    for capability in [&raw, &ext4] {
+        machine.asked();
+        let refusal = node.stage("w", &w, capability).unwrap_err();
+        assert!(refusal.message().contains("of volume v that is gone"), "{refusal}");
+        refused(Err::<(), _>(refusal), Code::Unavailable, &node.text("dev"));
+        assert_eq!(machine.asked(), ["connect", "connect", "delete_controller", "delete_controller"]);
+        assert_eq!(machine.files("state").len(), 0, "nobody sees it any more");
+    }
+    node.unpublish("v", "dev").unwrap();
+    node.stage("w", &w, &ext4).unwrap();
+    node.unstage("v").unwrap();
+    node.unstage("w").unwrap();
+    machine.assert_clean();
+}
+
 /// A node, and what lets it find the disk of v at a moment after which name and number of that disk are those of w's.
 fn beside_a_swap(machine: &Machine) -> (Node<'_>, impl Fn(&'static str)) {
     let devices = Fleeting::new(machine.devices());
