@@ -247,6 +247,10 @@ impl ThisNode {
                     {
                         Phase::Making { uuid }
                     }
+                    // It had a filesystem, which is not made anew if it is not there any more.
+                    Phase::Staged if fs(&earlier.content).is_some() && fs(&wish.content).is_some() => {
+                        Phase::Staged
+                    }
                     Phase::Making { .. } | Phase::Connecting | Phase::Staged => Phase::Connecting,
                 };
                 (phase, if earlier.epoch == wish.grant.epoch { earlier.published } else { Vec::new() })
@@ -366,14 +370,15 @@ impl ThisNode {
             State::Unclear(why) => {
                 return Err(Fault::NotReady(format!("volume {volume} is left alone: {why}")));
             }
+            // Not a final answer: after one, the record that knows it would be taken back.
+            State::Blank if record.phase == Phase::Staged => {
+                return Err(Fault::Unreachable(format!(
+                    "volume {volume} was staged with a filesystem, and is blank now; it is left alone until it was unstaged"
+                )));
+            }
             State::Blank if read_only => {
                 return Err(Fault::NotReady(format!(
                     "volume {volume} is blank, and this node may only read it; use it for writing once first"
-                )));
-            }
-            State::Blank if record.phase == Phase::Staged => {
-                return Err(Fault::NotReady(format!(
-                    "volume {volume} was staged, and is blank now; it is left alone"
                 )));
             }
             State::Blank => return self.make(probed, fs, record).map(|()| 0),

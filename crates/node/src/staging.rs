@@ -92,8 +92,8 @@ pub enum Phase {
         #[serde(with = "text")]
         uuid: FsUuid,
     },
-    /// It is mounted, and the caller was told so, or is about to be. What was being made is made: a filesystem is never
-    /// settled again after this, because a workload may have written to it.
+    /// It is mounted, and the caller was told so, or is about to be; or was, and is to be mounted again. What was being made is made: a filesystem is
+    /// never settled again after this, because a workload may have written to it, nor made anew.
     Staged,
 }
 

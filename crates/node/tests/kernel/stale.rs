@@ -78,6 +78,31 @@ fn a_staged_volume_that_is_blank_now_is_not_formatted_anew() {
 }
 
 #[test]
+fn a_volume_that_came_back_blank_from_a_reboot_was_formatted_by_the_next_stage() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let (file, aside) = (lab.volume("v", smallest(FsType::Ext4)), lab.path("aside"));
+    let (mut node, ext4) = (lab.node("a"), plain(FsType::Ext4));
+    let context = lab.grant("v", "a", 1, true);
+    node.stage("v", &context, &ext4).unwrap();
+    fs::write(node.at("stage-v/data"), "kept").unwrap();
+    node = node.rebooted();
+    fs::rename(&file, &aside).unwrap();
+    lab.volume("v", smallest(FsType::Ext4));
+    for epoch in [1, 1, 2] {
+        let context = lab.grant("v", "a", epoch, true);
+        refused(node.stage("v", &context, &ext4), Code::Unavailable, "blank now");
+        assert!(fs::read(&file).unwrap().iter().all(|byte| *byte == 0), "epoch {epoch}");
+        node = node.rebooted();
+    }
+    fs::rename(&aside, &file).unwrap();
+    let context = lab.grant("v", "a", 2, true);
+    node.stage("v", &context, &ext4).unwrap();
+    assert_eq!(fs::read_to_string(node.at("stage-v/data")).unwrap(), "kept");
+    node.unstage("v").unwrap();
+    lab.assert_clean();
+}
+
+#[test]
 fn another_filesystem_at_the_staging_path_is_left_alone() {
     let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
     lab.volume("v", smallest(FsType::Ext4));
