@@ -345,9 +345,15 @@ impl ThisNode {
         record: &mut Record,
     ) -> Result<u64, Fault> {
         let read_only = wish.read_only();
-        if let Phase::Making { uuid } = record.phase.clone()
-            && !read_only
-        {
+        let volume = &wish.grant.volume;
+        if let Phase::Making { uuid } = record.phase.clone() {
+            if read_only {
+                // What looks whole may not be, and to find out and to erase it takes a device that can be written.
+                return Err(Fault::NotReady(format!(
+                    "the making of a filesystem on volume {volume} was interrupted, and this node may only read it; \
+                     use it for writing once first"
+                )));
+            }
             match self.host.settle(&device.path, &Making { fs, uuid }) {
                 Ok(Settled::Made) => {}
                 // What is there is not what was begun: it is judged below like anything else.
@@ -358,7 +364,6 @@ impl ThisNode {
                 Err(error) => return Err(make_fault(&error)),
             }
         }
-        let volume = &wish.grant.volume;
         let probed = if is_new { Probed::unused(&device.path)? } else { Probed::new(&device.path)? };
         match probed.state() {
             State::Formatted { fs: found, .. } if *found == fs => {}

@@ -116,6 +116,34 @@ fn half_a_filesystem_is_erased_only_if_it_is_proven_ours() {
 }
 
 #[test]
+fn half_a_filesystem_that_looked_whole_was_mounted_under_a_grant_that_only_reads() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let (node, uuid) = (lab.node("a"), FsUuid::from_bytes([7; 16]));
+    let file = lab.volume("v", smallest(FsType::Ext4));
+    let (id, path) = (uuid.to_string(), file.to_str().unwrap());
+    lab.host.programs.run("mkfs.ext4", &["-q", "-b", "4096", "-U", &id, path]).unwrap();
+    // An inode did not arrive; the superblock did.
+    lab.host.programs.run("debugfs", &["-w", "-R", "clri <11>", path]).unwrap();
+    let half_made = fs::read(&file).unwrap();
+    let making = record(&lab, "v", 5, Phase::Making { uuid });
+    fs::write(node.record("v"), encode(&making).unwrap()).unwrap();
+    for epoch in [5, 6] {
+        let reads = lab.grant("v", "a", epoch, false);
+        refused(node.stage("v", &reads, &plain(FsType::Ext4)), Code::FailedPrecondition, "was interrupted");
+        assert_eq!(lab.mounts_below(&node.pods).len(), 0);
+        let kept = decode(&fs::read(node.record("v")).unwrap()).unwrap();
+        assert_eq!((kept.phase, kept.epoch), (Phase::Making { uuid }, Epoch::new(epoch)));
+        assert!(fs::read(&file).unwrap() == half_made);
+    }
+    let writes = lab.grant("v", "a", 7, true);
+    node.stage("v", &writes, &plain(FsType::Ext4)).unwrap();
+    let made = fs::read(&file).unwrap();
+    assert_ne!(made[1024 + 0x68..][..16], [7; 16], "it is made anew");
+    node.unstage("v").unwrap();
+    lab.assert_clean();
+}
+
+#[test]
 fn a_path_that_was_claimed_before_a_crash_is_not_another_volumes_end() {
     let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
     let node = lab.node("a");
