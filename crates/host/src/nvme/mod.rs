@@ -4,8 +4,8 @@
 //! time; never by its name, and never by the number of a controller, which says nothing about the number of the disk.
 //! What was found is remembered for half a minute, and proven again before it is used.
 //!
-//! **Guarantees.** Nothing is changed, and nothing but its NQN is read, of a subsystem whose NQN does not begin with the
-//! configured prefix: a machine may have its own root on NVMe. A disk that is in use is not disconnected. Every write
+//! **Guarantees.** Nothing is changed, and nothing but its NQN is read, of a subsystem whose NQN does not begin with
+//! Bowline's prefix: a machine may have its own root on NVMe. A disk that is in use is not disconnected. Every write
 //! that the kernel may keep is made by another process within a deadline ([`Kernel`]), connects one at a time on the machine.
 //!
 //! **Caveats.** A write that was given up on may still happen: a connection can appear after its connect has failed. It is
