@@ -9,7 +9,7 @@ use bowline_cluster::again::persist;
 use bowline_cluster::credentials::Credentials;
 use bowline_cluster::targets::{self, OrphanStatuses, connect_all};
 use bowline_cluster::{
-    Leadership, LeaseSettings, PersistentVolumes, adopt, certificates, door, lease, led, wishes,
+    Leadership, LeaseSettings, PersistentVolumes, Roll, adopt, certificates, door, lease, led, wishes,
 };
 use bowline_controller::csi::{ControllerService, GroupService, IdentityService};
 use bowline_controller::{Catalog, Parts};
@@ -150,10 +150,12 @@ async fn lead(
     // Before the catalog is opened: what is attached already has its ticket before anything is compared.
     let adopting = async || adopt::adopt(&client, store.as_ref(), &known, false).await;
     let adopted = persist("adoption", adopting).await?;
+    let roll = persist("nodes", async || Roll::call(&client, store.as_ref()).await).await?;
     let catalog = Catalog::open(Parts {
         store: Arc::clone(&store) as Arc<dyn Store>,
         targets: known,
         nodes: vec![],
+        reports: roll.reports(),
         clock: Arc::new(SystemClock),
         settings: bowline_engine::Settings::default(),
         registry: Arc::clone(registry),
@@ -165,6 +167,7 @@ async fn lead(
         client: client.clone(),
         catalog: catalog.clone(),
         registry: Arc::clone(registry),
+        roll,
         instance: args.pod_name.clone(),
         attacher: args.attacher == AttacherKind::Builtin,
         notes: Some(Arc::clone(&store)),

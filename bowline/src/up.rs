@@ -176,6 +176,7 @@ async fn open(
         store,
         targets,
         nodes: std::iter::once(&config.node).chain(&config.peers).map(known).collect(),
+        reports: vec![],
         clock: Arc::new(SystemClock),
         settings: bowline_engine::Settings::default(),
         registry: Arc::clone(registry),

@@ -149,6 +149,7 @@ impl World {
             store: Arc::new(MemoryStore::default()),
             targets: vec![Arc::new(SimTarget::new("sim")) as _],
             nodes: ["a", "b"].map(node).to_vec(),
+            reports: vec![],
             clock: Arc::new(SystemClock),
             settings: Default::default(),
             registry: Arc::new(Mutex::default()),

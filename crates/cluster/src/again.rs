@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::adopt::AdoptError;
 use crate::certificates::CertificateError;
 use crate::pause::pause;
+use crate::roll::RollError;
 
 /// For how long. After that another one may do better.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -32,14 +33,28 @@ impl Passing for kube::Error {
     }
 }
 
+impl Passing for StoreError {
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Conflict { .. })
+    }
+}
+
 impl Passing for AdoptError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Api(error) => error.may_pass(),
-            Self::Store(error) => {
-                matches!(error, StoreError::Unavailable { .. } | StoreError::Conflict { .. })
-            }
+            Self::Store(error) => error.may_pass(),
             Self::Record(_) | Self::Ended(_) => false,
+        }
+    }
+}
+
+impl Passing for RollError {
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Api(error) => error.may_pass(),
+            Self::Store(error) => error.may_pass(),
+            Self::Record { .. } => false,
         }
     }
 }

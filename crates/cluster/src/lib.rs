@@ -5,7 +5,7 @@
 //! A controller calls these in this order, and ends when the lease is lost:
 //!
 //! ```no_run
-//! # use bowline_cluster::{LeaseSettings, adopt, lease, run};
+//! # use bowline_cluster::{LeaseSettings, Roll, adopt, lease, run};
 //! # async fn controller(
 //! #     client: kube::Client,
 //! #     store: std::sync::Arc<dyn bowline_store::Store>,
@@ -18,11 +18,13 @@
 //! // The store asks `leadership.may_write()` before every write, and so does this client for all others.
 //! let client = bowline_cluster::led::client(&client, std::sync::Arc::new(leadership.clone()));
 //! adopt::adopt(&client, store.as_ref(), &targets, false).await?; // before the catalog is opened
-//! // let catalog = Catalog::open(…).await?;
+//! let roll = Roll::call(&client, store.as_ref()).await?;
+//! // let catalog = Catalog::open(… reports: roll.reports() …).await?;
 //! let running = run(bowline_cluster::Parts {
 //!     client,
 //!     catalog: catalog.clone(),
 //!     registry,
+//!     roll,
 //!     instance: "bowline-controller-0".to_owned(),
 //!     attacher: true,
 //!     notes: None,
@@ -42,6 +44,7 @@
 //! # Guarantees
 //!
 //! - Whatever is adopted has its ticket before the engine compares the ledgers with the targets, so nothing that is attached is fenced by a first start.
+//! - Before anything is decided, it is known which nodes there are.
 //! - Nothing here chooses who gets a volume: VolumeAttachments become tickets, nodes become observations, and the engine decides.
 //! - What a watch does not show proves nothing. Whatever is taken away because an object is gone was looked for at the API server first.
 
@@ -60,9 +63,11 @@ pub mod led;
 mod mirror;
 mod nodes;
 mod packed;
+mod pages;
 mod pause;
 mod pv;
 pub mod review;
+mod roll;
 mod run;
 pub mod taint;
 pub mod targets;
@@ -77,5 +82,6 @@ pub use lease::{Leadership, LeaseError, LeaseSettings, Lost};
 pub use mirror::Mirror;
 pub use nodes::Nodes;
 pub use pv::Pv;
+pub use roll::{Roll, RollError};
 pub use run::{Parts, Running, run, run_with};
 pub use writes::Writes;

@@ -10,11 +10,12 @@ use kube::{Api, Client, ResourceExt};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::roll::Roll;
 use crate::watch::{Change, follow};
 
 /// What is known of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
+pub(crate) struct Seen {
     /// Whether there is a Node object; `None` until one of them was heard of.
     present: Option<bool>,
     /// How often a Node object was heard of: a look that has found none says nothing about one that came meanwhile.
@@ -22,13 +23,17 @@ struct Seen {
     not_ready: Option<Timestamp>,
     out_of_service: Option<Timestamp>,
     /// The driver's name for it and how many volumes it can have, while the driver runs there.
-    driver: Option<(NodeId, Option<u32>)>,
+    pub(crate) driver: Option<(NodeId, Option<u32>)>,
     /// The driver's last name for it: it is needed longest when the driver does not run there any more.
     id: Option<NodeId>,
 }
 
 impl Seen {
-    fn state(&self) -> NodeState {
+    pub(crate) fn is_present(&self) -> bool {
+        self.present == Some(true)
+    }
+
+    pub(crate) fn state(&self) -> NodeState {
         match (self.out_of_service, self.not_ready) {
             (Some(since), _) => NodeState::OutOfService { since },
             (None, Some(since)) => NodeState::NotReady { since },
@@ -36,7 +41,7 @@ impl Seen {
         }
     }
 
-    fn hear_node(&mut self, node: &Node, now: Timestamp) {
+    pub(crate) fn hear_node(&mut self, node: &Node, now: Timestamp) {
         self.present = Some(true);
         self.told += 1;
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -56,7 +61,7 @@ impl Seen {
         self.told == told && self.present.replace(false) != Some(false)
     }
 
-    fn hear_driver(&mut self, csi: Option<&CSINode>) {
+    pub(crate) fn hear_driver(&mut self, csi: Option<&CSINode>) {
         let driver = csi.and_then(|csi| csi.spec.drivers.iter().find(|driver| driver.name == DRIVER));
         self.driver = driver.and_then(|driver| {
             let limit = driver.allocatable.as_ref().and_then(|room| room.count);
@@ -96,8 +101,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Nodes {
-    /// Begins to watch, and returns when every node there is has been told to the catalog.
-    pub async fn start(client: Client, catalog: Catalog) -> Self {
+    /// Begins to watch, and returns when every node there is has been told to the catalog. Of those on the roll that are not among them, it is looked
+    /// for what became of them.
+    pub async fn start(client: Client, catalog: Catalog, roll: &Roll) -> Self {
         let api = Api::all(client.clone());
         let inner = Inner { catalog, api, seen: Mutex::default(), changed: Mutex::default() };
         let nodes = Self { inner: Arc::new(inner) };
@@ -127,6 +133,9 @@ impl Nodes {
         tokio::spawn(objects);
         // The senders live in tasks that never end.
         let _ = all.wait_for(|(drivers, objects)| *drivers && *objects).await;
+        for (name, id) in &roll.names {
+            nodes.learn(name, id);
+        }
         nodes
     }
 
@@ -156,7 +165,11 @@ impl Nodes {
         let missing = {
             let mut seen = lock(&self.inner.seen);
             let one = seen.entry(name.to_owned()).or_default();
-            one.id.get_or_insert_with(|| id.clone());
+            if one.id.is_none() {
+                one.id = Some(id.clone());
+                // What was heard of it before could be told of nobody.
+                self.inner.tell(one);
+            }
             one.present.is_none()
         };
         if missing {
@@ -191,7 +204,8 @@ impl Inner {
 
     fn tell(&self, seen: &Seen) {
         match (&seen.driver, &seen.id) {
-            (Some((id, limit)), _) if seen.present != Some(false) => {
+            // One of which only the CSINode shows may be gone.
+            (Some((id, limit)), _) if seen.is_present() => {
                 let node = Known {
                     id: id.clone(),
                     limit: *limit,
@@ -200,7 +214,7 @@ impl Inner {
                 };
                 self.catalog.observe_node(node, seen.state());
             }
-            (_, Some(id)) if seen.present == Some(true) => {
+            (_, Some(id)) if seen.is_present() => {
                 self.catalog.observe_node_unusable(id);
                 let report = NodeReport { state: seen.state(), limit: None };
                 self.catalog.engine().observe_node(id, report);

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::health::Health;
-use crate::{Attacher, AttacherParts, EventWriter, Fence, Mirror, Nodes, PersistentVolumes, Speaker, Writes};
+use crate::{
+    Attacher, AttacherParts, EventWriter, Fence, Mirror, Nodes, PersistentVolumes, Roll, Speaker, Writes,
+};
 
 /// What the parts around a catalog are made of.
 pub struct Parts {
@@ -19,6 +21,8 @@ pub struct Parts {
     pub catalog: Catalog,
     /// Where everything is counted.
     pub registry: Arc<Mutex<Registry>>,
+    /// The nodes, as they were when the catalog was opened.
+    pub roll: Roll,
     /// The name of this process in events: that of its pod.
     pub instance: String,
     /// Whether VolumeAttachments are served here; not where the upstream attacher does it over CSI.
@@ -57,12 +61,12 @@ pub async fn run(parts: Parts) -> Result<Running, ListError> {
 
 /// As [`run`], with PersistentVolumes that somebody began to watch earlier.
 pub async fn run_with(parts: Parts, pvs: Arc<PersistentVolumes>) -> Result<Running, ListError> {
-    let Parts { client, catalog, registry, instance, attacher, notes, patience, fence_not_ready_after } =
+    let Parts { client, catalog, registry, roll, instance, attacher, notes, patience, fence_not_ready_after } =
         parts;
     let writes = Writes::new(&mut registry.lock().unwrap_or_else(PoisonError::into_inner));
     let speaker = Speaker::new(client.clone(), writes.clone(), &instance);
     let events = EventWriter::start(client.clone(), &catalog, Arc::clone(&pvs), speaker.clone());
-    let nodes = Nodes::start(client.clone(), catalog.clone()).await;
+    let nodes = Nodes::start(client.clone(), catalog.clone(), &roll).await;
     let attacher = if attacher {
         let parts = AttacherParts {
             client: client.clone(),

@@ -31,6 +31,7 @@ impl World {
             store: Arc::new(MemoryStore::default()),
             targets: vec![Arc::clone(&target) as _],
             nodes: ["a", "b"].map(node).to_vec(),
+            reports: vec![],
             clock: Arc::new(SystemClock),
             settings: Default::default(),
             registry: Arc::clone(&registry),

@@ -25,14 +25,12 @@ use bowline_store::{Expected, Key, Kind, Record, RecordError, Store, StoreError,
 use bowline_target::Provision;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use kube::api::ListParams;
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::attacher::{Source, source};
+use crate::pages::{PAGE, for_each};
 use crate::pv::Pv;
 use plan::is_in_use;
 
@@ -53,7 +51,6 @@ pub enum AdoptError {
     Ended(String),
 }
 
-const PAGE: u32 = 500;
 /// How long a target may take to say whether it holds a volume.
 const ANSWER: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -229,22 +226,6 @@ async fn read<R: Record>(store: &dyn Store, mut visit: impl FnMut(&str, R)) -> R
         after = page.next;
         if after.is_none() {
             return Ok(());
-        }
-    }
-}
-
-async fn for_each<K>(api: Api<K>, mut visit: impl FnMut(K)) -> Result<(), kube::Error>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let page = api.list(&params).await?;
-        let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
-        page.items.into_iter().for_each(&mut visit);
-        match next {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
         }
     }
 }

@@ -8,6 +8,7 @@ mod attach;
 mod lease;
 mod marked;
 mod people;
+mod successor;
 mod targets;
 mod wishes;
 mod world;

@@ -25,11 +25,12 @@ pub(crate) async fn running(
     fence: Option<Duration>,
     notes: Option<Arc<KubeStore>>,
 ) -> (bowline_controller::Catalog, Running) {
-    let (catalog, registry) = world.catalog().await;
+    let (catalog, registry, roll) = world.catalog().await;
     let parts = Parts {
         client: world.client.clone(),
         catalog: catalog.clone(),
         registry,
+        roll,
         instance: "test".to_owned(),
         attacher: true,
         notes,
@@ -112,7 +113,7 @@ async fn what_is_attached_survives_the_loss_of_every_record() {
     let targets = vec![Arc::clone(&world.target) as _];
     let shown = adopt(&world.client, world.store.as_ref(), &targets, true).await.unwrap();
     assert_eq!((shown.volumes.len(), shown.tickets.len()), (1, 1), "{shown}");
-    let (catalog, _) = world.catalog().await;
+    let (catalog, ..) = world.catalog().await;
     assert!(catalog.volume(&volume.id).await.is_err(), "a dry run writes nothing");
     catalog.close().await;
     adopt(&world.client, world.store.as_ref(), &targets, false).await.unwrap();

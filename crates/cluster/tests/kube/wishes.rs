@@ -54,6 +54,7 @@ impl Granting {
             store: Arc::clone(&store) as Arc<dyn Store>,
             targets: vec![Arc::clone(&world.target) as Arc<dyn Provision>],
             nodes: vec![node("a"), node("b")],
+            reports: vec![],
             clock: Arc::new(SystemClock),
             settings: bowline_engine::Settings::default(),
             registry: Arc::new(Mutex::new(Registry::default())),

@@ -1,6 +1,6 @@
 //! A cluster without machines: a real API server, a store and a simulated target that outlive the controller, and controllers that come and go.
 
-use bowline_cluster::{Attacher, AttacherParts, Nodes, PersistentVolumes, Writes};
+use bowline_cluster::{Attacher, AttacherParts, Nodes, PersistentVolumes, Roll, Writes};
 use bowline_controller::{Catalog, NewVolume, Parts, Settings, Use, Volume};
 use bowline_core::{AccessMode, Content};
 use bowline_csi::Name;
@@ -184,25 +184,34 @@ impl World {
     }
 
     pub(crate) async fn add_driver(&self, node: &str) {
-        self.create::<CSINode>(json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node},
-            "spec": {"drivers": [{"name": DRIVER, "nodeID": format!("id-{node}"), "allocatable": {"count": 10}}]}}))
+        self.add_driver_as(node, &format!("id-{node}")).await;
+    }
+
+    /// The driver registers under this name for the node.
+    pub(crate) async fn add_driver_as(&self, node: &str, id: &str) {
+        self.create::<CSINode>(
+            json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": id, "allocatable": {"count": 10}}]}}),
+        )
         .await;
     }
 
-    /// A catalog on the store and the target.
-    pub(crate) async fn catalog(&self) -> (Catalog, Arc<Mutex<Registry>>) {
+    /// A catalog on the store and the target, and the nodes as they were when it was opened.
+    pub(crate) async fn catalog(&self) -> (Catalog, Arc<Mutex<Registry>>, Roll) {
+        let roll = Roll::call(&self.client, self.store.as_ref()).await.unwrap();
         let registry = Arc::new(Mutex::new(Registry::default()));
         let catalog = Catalog::open(Parts {
             store: Arc::clone(&self.store),
             targets: vec![Arc::clone(&self.target) as _],
             nodes: vec![],
+            reports: roll.reports(),
             clock: Arc::new(SystemClock),
             settings: self.settings.clone(),
             registry: Arc::clone(&registry),
         })
         .await
         .unwrap();
-        (catalog, registry)
+        (catalog, registry, roll)
     }
 
     /// Starts a controller: catalog, nodes, attacher.
@@ -212,9 +221,9 @@ impl World {
 
     /// Starts a controller whose attacher talks to the API server through this client.
     pub(crate) async fn start_with(&self, client: Client) -> Controller {
-        let (catalog, registry) = self.catalog().await;
+        let (catalog, registry, roll) = self.catalog().await;
         let writes = Writes::new(&mut registry.lock().unwrap());
-        let nodes = Nodes::start(self.client.clone(), catalog.clone()).await;
+        let nodes = Nodes::start(self.client.clone(), catalog.clone(), &roll).await;
         let pvs = PersistentVolumes::start(self.client.clone()).await;
         let parts = AttacherParts {
             client,

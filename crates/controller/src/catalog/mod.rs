@@ -91,6 +91,8 @@ pub struct Parts {
     pub targets: Vec<Arc<dyn Provision>>,
     /// This node (and others that the command line names), to be known from the start.
     pub nodes: Vec<Node>,
+    /// What somebody else knows of nodes (Kubernetes does), before anything is decided; also of those that are gone.
+    pub reports: Vec<(NodeId, bowline_engine::NodeReport)>,
     /// The clock.
     pub clock: Arc<dyn bowline_engine::Clock>,
     /// How patient the engine is.

@@ -25,7 +25,7 @@ struct Stored {
 }
 
 pub(crate) async fn open(parts: Parts) -> Result<Arc<Inner>, OpenError> {
-    let Parts { store, targets, nodes: given, clock, settings, registry } = parts;
+    let Parts { store, targets, nodes: given, reports, clock, settings, registry } = parts;
     let mut stored = read(store.as_ref()).await?;
     for node in given {
         // What is given now counts, but for what was declared later and is stored.
@@ -44,7 +44,12 @@ pub(crate) async fn open(parts: Parts) -> Result<Arc<Inner>, OpenError> {
         store: Arc::clone(&store),
         targets: targets.iter().map(|target| Arc::clone(target) as Arc<dyn Target>).collect(),
         volumes: known.map(|volume| (volume.id.clone(), volume.facts())).collect(),
-        nodes: stored.nodes.values().map(|node| (node.id.clone(), nodes::report(node))).collect(),
+        nodes: stored
+            .nodes
+            .values()
+            .map(|node| (node.id.clone(), nodes::report(node)))
+            .chain(reports)
+            .collect(),
         clock: Arc::clone(&clock),
         settings: settings.clone(),
         metrics: engine_metrics,

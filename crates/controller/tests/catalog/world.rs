@@ -71,6 +71,7 @@ impl World {
             store,
             targets,
             nodes: ["a", "b", "c"].map(known).to_vec(),
+            reports: vec![],
             clock: Arc::new(Ticking(TestClock::at(self.later))),
             settings: Default::default(),
             registry: Arc::clone(&self.registry),

@@ -1,0 +1,83 @@
+//! What a leader that follows another knows from the first moment on.
+
+use bowline_controller::Volume;
+use bowline_engine::{Patience, Withdrawal};
+use bowline_testkit::wish;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+use crate::world::{Controller, LONG, World};
+
+use bowline_core::TicketKind::BowlineApi;
+
+/// The newest epoch of a volume, and the reason of each verdict.
+async fn stands(controller: &Controller, volume: &Volume) -> (u64, Vec<&'static str>) {
+    let view = controller.catalog.view(&volume.id).await.unwrap();
+    (view.ledger.epoch().number(), view.verdicts.values().map(bowline_core::Verdict::reason).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_leader_let_in_nodes_of_which_it_had_not_heard_yet() {
+    let Some(world) = World::new().await else { return };
+    world.set_ready("b", "Unknown").await;
+    let controller = world.start().await;
+    let (waiting, taken) =
+        (controller.volume(&world, "waiting").await, controller.volume(&world, "taken").await);
+    world.attach("va-waiting", "waiting", "b").await;
+    world.until_told("va-waiting", "does not report").await;
+    world.attach("va-taken", "taken", "a").await;
+    world.until_attached("va-taken").await;
+    let taint = json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "value": "x", "effect": "NoExecute"}]}});
+    world.api::<Node>().patch("a", &PatchParams::default(), &Patch::Merge(&taint)).await.unwrap();
+    world.until_open(&taken, &[]).await;
+    world.until_told("va-taken", "out of service").await;
+    controller.stop().await;
+
+    let controller = world.start().await;
+    // Every grant has an epoch of its own, however soon it is taken back.
+    assert_eq!(stands(&controller, &waiting).await, (0, vec!["NodeNotReady"]));
+    assert_eq!(stands(&controller, &taken).await, (1, vec!["NodeOutOfService"]));
+    assert_eq!((world.target.open(&waiting.id), world.target.open(&taken.id)), (vec![], vec![]));
+    world.set_ready("b", "True").await;
+    world.until_attached("va-waiting").await;
+    world.check();
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_without_an_object_was_granted_to_a_node_that_was_removed_while_nobody_led() {
+    let Some(world) = World::new().await else { return };
+    for node in ["a", "b"] {
+        // As the chart has it: the driver's name for a node is the Node's.
+        world.api::<CSINode>().delete(node, &DeleteParams::default()).await.unwrap();
+        world.add_driver_as(node, node).await;
+    }
+    let controller = world.start().await;
+    let (wanted, held) = (controller.create("wanted").await, controller.create("held").await);
+    for (volume, id, node) in [(&wanted, "first", "a"), (&wanted, "next", "b"), (&held, "holder", "b")] {
+        let ticket = wish(BowlineApi, id, node);
+        let wait = if id == "next" { std::time::Duration::ZERO } else { LONG };
+        controller.catalog.attach(&volume.id, ticket, Patience::Wait, wait).await.unwrap();
+    }
+    world.until_open(&held, &["b"]).await;
+    controller.stop().await;
+    world.api::<CSINode>().delete("b", &DeleteParams::default()).await.unwrap();
+    world.api::<Node>().delete("b", &DeleteParams::default()).await.unwrap();
+
+    let controller = world.start().await;
+    world.until_open(&held, &[]).await;
+    assert_eq!(stands(&controller, &held).await.1, ["NodeGone"]);
+    let ticket = Some(bowline_core::TicketId::new("first").unwrap());
+    let withdrawal = Withdrawal { ticket, ..Withdrawal::default() };
+    controller.catalog.detach(&wanted.id, withdrawal, LONG).await.unwrap();
+    assert_eq!(stands(&controller, &wanted).await, (1, vec!["NodeGone"]));
+    assert_eq!(world.target.open(&wanted.id), []);
+    // It is back, as a machine of its own.
+    world.add_node("b").await;
+    world.add_driver_as("b", "b").await;
+    world.until_open(&wanted, &["b"]).await;
+    world.check();
+    controller.stop().await;
+}
