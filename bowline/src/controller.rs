@@ -199,7 +199,7 @@ async fn lead(
         Arc::clone(&running.pvs),
         running.speaker.clone(),
     ));
-    let record = Arc::new(OrphanStatuses { client: client.clone() });
+    let record = Arc::new(OrphanStatuses { client: client.clone(), pvs: Arc::clone(&running.pvs) });
     beside.spawn(args.orphans.look_after(catalog.clone(), record));
     beside.spawn(renew(args.clone(), client));
     standby.end().await?;

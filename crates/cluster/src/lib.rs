@@ -52,6 +52,7 @@ pub mod adopt;
 pub mod again;
 mod attacher;
 pub mod certificates;
+mod claims;
 pub mod credentials;
 mod desk;
 pub mod door;

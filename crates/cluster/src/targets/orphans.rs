@@ -1,4 +1,5 @@
-//! When volumes that no record knows of were first seen: in the status of the Target that they are on, where people see it, too.
+//! Volumes that no record knows of: when they were first seen is in the status of the Target that they are on, where people see it, too; and whoever
+//! counts on one all the same keeps it.
 
 use async_trait::async_trait;
 use bowline_api::{OrphanStatus, Target};
@@ -6,11 +7,17 @@ use bowline_controller::{FirstSeen, OrphanRecord};
 use bowline_core::{TargetId, VolumeId};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
+use std::sync::Arc;
+
+use crate::attacher::PersistentVolumes;
+use crate::claims;
 
 /// The status of all Targets.
 pub struct OrphanStatuses {
     /// The API server.
     pub client: Client,
+    /// The PersistentVolumes, watched.
+    pub pvs: Arc<PersistentVolumes>,
 }
 
 /// What the status of a target says; what cannot be understood is an error, and never taken for "just seen".
@@ -35,6 +42,13 @@ impl OrphanRecord for OrphanStatuses {
         let targets = api.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
         let all = targets.iter().map(said).collect::<Result<Vec<_>, _>>()?;
         Ok(all.into_iter().flatten().collect())
+    }
+
+    async fn claimed(&self, volume: &VolumeId) -> Result<Option<String>, String> {
+        match claims::known(&self.pvs.known, volume) {
+            Some(who) => Ok(Some(who)),
+            None => claims::live(&self.client, volume).await.map_err(|error| error.to_string()),
+        }
     }
 
     async fn write(&self, first_seen: &FirstSeen) -> Result<(), String> {

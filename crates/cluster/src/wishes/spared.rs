@@ -9,39 +9,30 @@
 use bowline_api::keys::DRIVER;
 use bowline_api::{Snapshot, SnapshotGroup, Volume};
 use bowline_core::{SnapshotId, VolumeId};
-use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, ListParams};
-use kube::{Api, Client, CustomResourceExt, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, Client, CustomResourceExt};
 use serde_json::Value;
-use std::fmt::Debug;
 
 use super::WishFailure;
-use crate::pv::{Pv, Pvs};
-
-/// So many objects are asked for at once.
-const PAGE: u32 = 500;
+use crate::claims::{self, first};
+use crate::pv::Pvs;
 
 /// Whether a volume whose object was deleted may go.
 pub(super) async fn volume(client: &Client, known: &Pvs, id: &VolumeId) -> Result<(), WishFailure> {
-    if let Some(pv) = known.of_volume(id.as_str()).first() {
-        return Err(stands(&pv.name));
+    if let Some(who) = claims::known(known, id) {
+        return Err(stands(&who));
     }
     definition::<Volume>(client).await?;
-    let all: Api<PersistentVolume> = Api::all(client.clone());
-    let stands_for = |object: &PersistentVolume| Pv::of(object).is_some_and(|pv| pv.handle == id.as_str());
-    match first(&all, stands_for).await {
+    match claims::live(client, id).await {
         Ok(None) => Ok(()),
-        Ok(Some(name)) => Err(stands(&name)),
-        Err(error) => Err(unknown("PersistentVolumes", &error)),
+        Ok(Some(who)) => Err(stands(&who)),
+        Err(error) => Err(unknown("what stands for it", &error)),
     }
 }
 
-fn stands(pv: &str) -> WishFailure {
-    WishFailure::Spared(format!(
-        "PersistentVolume {pv} stands for it; delete its claim, or the PersistentVolume if nothing needs it"
-    ))
+fn stands(who: &str) -> WishFailure {
+    WishFailure::Spared(format!("{who} stands for it; delete its claim, or that object if nothing needs it"))
 }
 
 /// Whether a snapshot whose object was deleted may go.
@@ -100,22 +91,4 @@ async fn definition<K: CustomResourceExt>(client: &Client) -> Result<(), WishFai
 
 fn unknown(what: &str, error: &kube::Error) -> WishFailure {
     WishFailure::Spared(format!("{what} could not be looked at: {error}"))
-}
-
-/// The name of the first object like this.
-async fn first<K>(all: &Api<K>, is: impl Fn(&K) -> bool) -> Result<Option<String>, kube::Error>
-where
-    K: Clone + Debug + DeserializeOwned + ResourceExt,
-{
-    let mut page = ListParams::default().limit(PAGE);
-    loop {
-        let list = all.list(&page).await?;
-        if let Some(object) = list.items.iter().find(|object| is(object)) {
-            return Ok(Some(object.name_any()));
-        }
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(None),
-        }
-    }
 }

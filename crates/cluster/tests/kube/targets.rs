@@ -8,6 +8,8 @@ use bowline_controller::{FirstSeen, OrphanRecord};
 use bowline_core::{TargetId, Timestamp, VolumeId};
 use bowline_target::agent::{AgentServer, ExportsShown, Listener, TlsFiles, refuse};
 use bowline_testkit::SimTarget;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -17,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::people::running;
-use crate::world::{World, wait_for};
+use crate::world::{DRIVER, World, pv, wait_for};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -26,7 +28,7 @@ struct Site {
     world: World,
     catalog: bowline_controller::Catalog,
     agents: TlsFiles,
-    _running: bowline_cluster::Running,
+    running: bowline_cluster::Running,
     _keeping: tokio::task::JoinHandle<()>,
     _place: tempfile::TempDir,
 }
@@ -59,7 +61,7 @@ impl Site {
             adopter,
         }));
         let agents = TlsFiles::new(place.path().join("agent"));
-        Some(Self { world, catalog, agents, _running: running, _keeping: keeping, _place: place })
+        Some(Self { world, catalog, agents, running, _keeping: keeping, _place: place })
     }
 
     async fn listener(&self) -> (Listener, String) {
@@ -99,6 +101,10 @@ impl Site {
             conditions.iter().find(|one| shown(one) == expected).map(|one| one.message.clone())
         })
         .await
+    }
+
+    fn orphans(&self) -> OrphanStatuses {
+        OrphanStatuses { client: self.world.client.clone(), pvs: Arc::clone(&self.running.pvs) }
     }
 
     fn is_connected(&self, name: &str) -> bool {
@@ -218,7 +224,7 @@ async fn a_device_that_was_replaced_is_refused_until_somebody_says_that_this_is_
 async fn since_when_orphans_are_known_is_in_the_status_of_their_target() {
     let Some(site) = Site::new().await else { return };
     let address = site.agent("nvme-o", ("nvmet", VERSION), |server| server).await;
-    let record = OrphanStatuses { client: site.world.client.clone() };
+    let record = site.orphans();
     site.object("nvme-o", "nvmet", &address).await;
     assert_eq!(record.read().await, Ok(FirstSeen::new()));
     let orphan = (TargetId::new("nvme-o").unwrap(), VolumeId::new("left-1").unwrap());
@@ -238,4 +244,29 @@ async fn since_when_orphans_are_known_is_in_the_status_of_their_target() {
     api.patch_status("nvme-o", &PatchParams::default(), &Patch::Merge(&broken)).await.unwrap();
     let error = record.read().await.unwrap_err();
     assert!(error.contains("status.orphans of Target nvme-o"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_counts_on_an_orphan_is_asked_of_the_api_server() {
+    let Some(site) = Site::new().await else { return };
+    let world = &site.world;
+    let record = site.orphans();
+    let claimed = async |volume: &str| record.claimed(&VolumeId::new(volume).unwrap()).await;
+    world.create::<PersistentVolume>(pv("stands", "left-000000aa")).await;
+    let mut inline = pv("inline", "left-000000bb")["spec"].clone();
+    (inline["claimRef"], inline["capacity"]) = (json!(null), json!(null));
+    world
+        .create::<VolumeAttachment>(json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "va-inline"},
+            "spec": {"attacher": DRIVER, "nodeName": "a", "source": {"inlineVolumeSpec": inline}}}))
+        .await;
+    assert_eq!(claimed("left-000000aa").await, Ok(Some("PersistentVolume stands".to_owned())));
+    assert_eq!(claimed("left-000000bb").await, Ok(Some("VolumeAttachment va-inline".to_owned())));
+    assert_eq!(claimed("left-000000cc").await, Ok(None));
+    // Nobody can be asked.
+    let nowhere = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+        Err::<http::Response<kube::client::Body>, _>(kube::Error::Service("no way".into()))
+    });
+    let client = kube::Client::new(nowhere, "default");
+    let silent = OrphanStatuses { client, pvs: Arc::clone(&site.running.pvs) };
+    assert!(silent.claimed(&VolumeId::new("left-000000cc").unwrap()).await.unwrap_err().contains("no way"));
 }

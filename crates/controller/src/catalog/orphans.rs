@@ -21,13 +21,15 @@ use crate::shelf::PAGE;
 /// When each orphan was first seen.
 pub type FirstSeen = BTreeMap<(TargetId, VolumeId), Timestamp>;
 
-/// Where it is recorded when orphans were first seen.
+/// What is known of orphans outside of the catalog: when they were first seen, and who counts on one all the same.
 #[async_trait]
 pub trait OrphanRecord: Send + Sync {
     /// What was recorded; an error is never taken for "nothing".
     async fn read(&self) -> Result<FirstSeen, String>;
     /// Records it, in the place of what was.
     async fn write(&self, first_seen: &FirstSeen) -> Result<(), String>;
+    /// Who counts on a volume although no record knows it. To be asked just before it is deleted; an error is never taken for "nobody".
+    async fn claimed(&self, volume: &VolumeId) -> Result<Option<String>, String>;
 }
 
 /// What becomes of orphans.
@@ -99,9 +101,15 @@ impl Inner {
         }
         let mut orphans = ripened(first_seen, now, rules.grace);
         self.metrics.orphans.set(i64::try_from(orphans.len()).unwrap_or(i64::MAX));
-        for orphan in orphans.iter_mut().filter(|orphan| orphan.ripe).take(rules.at_most) {
-            if rules.delete {
+        let mut left = if rules.delete { rules.at_most } else { 0 };
+        for orphan in orphans.iter_mut().filter(|orphan| orphan.ripe) {
+            if left == 0 {
+                break;
+            }
+            // Those that stay do not hold up the others.
+            if self.is_nobodys(record, orphan).await {
                 orphan.deleted = self.delete_orphan(orphan).await;
+                left -= 1;
             }
         }
         *lock(&self.orphans) = Some(orphans.iter().filter(|orphan| !orphan.deleted).cloned().collect());
@@ -134,18 +142,30 @@ impl Inner {
         Ok(stored)
     }
 
-    async fn is_unknown(&self, volume: &VolumeId) -> bool {
+    /// Whether nobody knows it and nobody counts on it. Not what was listed, which may be a moment old: an adoption may have made a record since. And
+    /// whoever has a ledger may have somebody in it.
+    async fn is_nobodys(&self, record: &dyn OrphanRecord, orphan: &Orphan) -> bool {
+        let Orphan { target, volume, .. } = orphan;
         let unrecorded = matches!(self.volume(volume).await, Err(failure) if failure.why == Why::Unknown);
         let ledger = self.shelf.store.get(&Key::ledger(volume)).await;
-        unrecorded && matches!(ledger, Ok(None))
+        if !unrecorded || !matches!(ledger, Ok(None)) {
+            return false;
+        }
+        match record.claimed(volume).await {
+            Ok(None) => true,
+            Ok(Some(who)) => {
+                tracing::warn!(%target, %volume, who, "an orphan was not deleted: somebody counts on it");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%target, %volume, error, "an orphan was not deleted: it is not known who counts on it");
+                false
+            }
+        }
     }
 
     async fn delete_orphan(&self, orphan: &Orphan) -> bool {
         let Orphan { target, volume, first_seen, .. } = orphan;
-        // Not what was listed, which may be a moment old: an adoption may have made a record since. And whoever has a ledger may have somebody in it.
-        if !self.is_unknown(volume).await {
-            return false;
-        }
         let deleted = match self.target(target) {
             Ok(there) => there.delete(volume).await.map_err(|error| error.to_string()),
             Err(failure) => Err(failure.sentence),

@@ -19,6 +19,8 @@ const DELETE: OrphanRules = OrphanRules { delete: true, ..REPORT };
 struct Paper {
     written: Mutex<FirstSeen>,
     torn: Mutex<bool>,
+    /// Who counts on every volume.
+    claimed: Mutex<Option<Result<String, String>>>,
 }
 
 #[async_trait]
@@ -29,6 +31,10 @@ impl OrphanRecord for Paper {
         } else {
             Ok(self.written.lock().unwrap().clone())
         }
+    }
+
+    async fn claimed(&self, _: &VolumeId) -> Result<Option<String>, String> {
+        self.claimed.lock().unwrap().clone().transpose()
     }
 
     async fn write(&self, first_seen: &FirstSeen) -> Result<(), String> {
@@ -127,6 +133,22 @@ async fn whoever_has_a_ledger_may_have_somebody_in_it() {
     world.store.put(&Key::ledger(&volume), ledger, Expected::Absent).await.unwrap();
     assert_eq!(look(&catalog, &paper, DELETE).await, [row("left", true, false)]);
     assert!(world.target.volume(&volume).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_volume_that_a_persistent_volume_stood_for_was_deleted_as_an_orphan() {
+    let (mut world, paper) = (World::new(), Paper::default());
+    let volume = leave(&world, "left").await;
+    look(&world.catalog().await, &paper, DELETE).await;
+    world.later += HOUR * 2;
+    let catalog = world.catalog().await;
+    for claimed in [Ok("PersistentVolume db".to_owned()), Err("the API server does not answer".to_owned())] {
+        *paper.claimed.lock().unwrap() = Some(claimed);
+        assert_eq!(look(&catalog, &paper, DELETE).await, [row("left", true, false)]);
+        assert!(world.target.volume(&volume).await.unwrap().is_some());
+    }
+    *paper.claimed.lock().unwrap() = None;
+    assert_eq!(look(&catalog, &paper, DELETE).await, [row("left", true, true)]);
 }
 
 #[tokio::test]
