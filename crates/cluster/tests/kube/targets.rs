@@ -189,10 +189,15 @@ async fn an_agent_that_is_something_else_than_its_object_says_is_refused_with_th
         conditions.iter().any(|one| one.message.contains("the disk is not mounted")).then_some(())
     })
     .await;
+    // None of them was ever connected, and nothing is on them.
     let targets = site.world.api::<Target>();
     for object in targets.list(&Default::default()).await.unwrap() {
         targets.delete(&object.name_any(), &DeleteParams::default()).await.unwrap();
     }
+    wait_for("the targets to be forgotten", async || {
+        targets.list(&Default::default()).await.unwrap().items.is_empty().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -411,9 +411,6 @@ pub enum NodeError {
 /// Why a target was not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// There is no such target.
-    #[error("target {0} is not known")]
-    Unknown(TargetId),
     /// Something is there.
     #[error("{what} is on target {target}; delete it first")]
     InUse {

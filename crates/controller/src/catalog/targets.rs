@@ -29,17 +29,13 @@ impl Catalog {
         self.inner.engine.expect_target(target);
     }
 
-    /// Forgets a target. Refused while a volume or a snapshot is there.
+    /// Forgets a target, whether it is connected or not. Refused while a volume or a snapshot is there.
     pub async fn remove_target(&self, target: &TargetId) -> Result<(), TargetError> {
         // Nothing new is made there while it is looked for what is.
-        let Some(removed) = lock(&self.inner.targets).remove(target) else {
-            // It may be expected all the same; one that a volume names stays so.
-            let _ = self.inner.engine.remove_target(target);
-            return Err(TargetError::Unknown(target.clone()));
-        };
+        let connected = lock(&self.inner.targets).remove(target);
         let checked = self.inner.nothing_is_on(target).await;
-        if checked.is_err() {
-            lock(&self.inner.targets).entry(target.clone()).or_insert(removed);
+        if let (Err(_), Some(connected)) = (&checked, connected) {
+            lock(&self.inner.targets).entry(target.clone()).or_insert(connected);
         }
         checked
     }

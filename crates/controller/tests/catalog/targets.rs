@@ -254,10 +254,27 @@ async fn a_target_is_not_removed_while_a_volume_or_a_snapshot_is_there() {
     in_use(catalog.remove_target(&id("b")).await, "snapshot s-");
     catalog.delete_snapshot(&snapshot.id, LONG).await.unwrap();
     catalog.remove_target(&id("b")).await.unwrap();
-    assert!(matches!(catalog.remove_target(&id("b")).await, Err(TargetError::Unknown(_))));
+    catalog.remove_target(&id("b")).await.unwrap();
     assert_eq!(create(&catalog, "w").await.target, id("a"));
     catalog.remove_target(&id("a")).await.unwrap_err();
     assert_eq!(catalog.targets().len(), 1, "it stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_was_not_connected_could_not_be_forgotten() {
+    let world = World::new();
+    let (a, b) = (target("a", "ha", 50 * GIB), target("b", "hb", 90 * GIB));
+    let catalog = on(&world, &[&a, &b]).await;
+    let volume = create(&catalog, "v").await;
+    assert_eq!(volume.target, id("b"));
+    catalog.close().await;
+    let catalog = on(&world, &[&a]).await;
+    catalog.expect_target(&id("mistyped"));
+    assert_eq!(catalog.engine().unconnected(), [id("mistyped")]);
+    catalog.remove_target(&id("mistyped")).await.unwrap();
+    assert_eq!(catalog.engine().unconnected(), []);
+    let error = catalog.remove_target(&id("b")).await.unwrap_err();
+    assert!(matches!(&error, TargetError::InUse { what, .. } if what.contains("volume v-")), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
