@@ -161,7 +161,7 @@ async fn lead(
         registry: Arc::clone(registry),
     })
     .await?;
-    // Before anybody detaches: what nobody knows may be on a target that has not answered yet.
+    // Before anybody detaches or makes anything: what nobody knows may be on a target that has not answered yet, and some are being drained.
     connections.expect(&catalog);
     let parts = bowline_cluster::Parts {
         client: client.clone(),

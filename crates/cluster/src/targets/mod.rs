@@ -66,6 +66,8 @@ pub struct Connections {
     all: HashMap<TargetId, Connection>,
     /// Those that have an object and did not answer at the start.
     missing: Vec<TargetId>,
+    /// Those whose object says that nothing new is made there.
+    draining: Vec<TargetId>,
 }
 
 #[derive(Clone)]
@@ -89,10 +91,13 @@ impl Connections {
         self.all.values().map(|one| Arc::clone(&one.agent) as Arc<dyn Provision>).collect()
     }
 
-    /// Says which targets are still to come.
+    /// Says which targets are still to come, and where nothing new is made. To be called before anybody can ask for a volume.
     pub fn expect(&self, catalog: &Catalog) {
         for target in &self.missing {
             catalog.expect_target(target);
+        }
+        for target in &self.draining {
+            catalog.drain_target(target, true);
         }
     }
 }
@@ -189,7 +194,8 @@ pub async fn connect_all(client: &Client, tls: &TlsFiles) -> Result<Connections,
         }
     };
     let agents = futures::future::join_all(objects.iter().map(connect)).await;
-    let mut connections = Connections::default();
+    let draining = objects.iter().filter(|object| object.spec.drain).filter_map(|object| id(object).ok());
+    let mut connections = Connections { draining: draining.collect(), ..Connections::default() };
     for (id, connection) in agents.into_iter().flatten() {
         match connection {
             Some(connection) => drop(connections.all.insert(id, connection)),

@@ -1,14 +1,18 @@
 //! What a leader that follows another knows from the first moment on.
 
-use bowline_controller::Volume;
+use bowline_api::Target;
+use bowline_cluster::targets::connect_all;
+use bowline_controller::{NewVolume, Volume};
+use bowline_core::TargetId;
 use bowline_engine::{Patience, Withdrawal};
+use bowline_target::agent::TlsFiles;
 use bowline_testkit::wish;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::world::{Controller, LONG, World};
+use crate::world::{Controller, LONG, World, order};
 
 use bowline_core::TicketKind::BowlineApi;
 
@@ -44,6 +48,28 @@ async fn a_new_leader_let_in_nodes_of_which_it_had_not_heard_yet() {
     world.until_attached("va-waiting").await;
     world.check();
     controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_leader_made_volumes_on_a_target_that_was_being_drained() {
+    let Some(world) = World::new().await else { return };
+    world.define().await;
+    for (name, drain) in [("sim", true), ("other", false)] {
+        let spec = json!({"kind": "file", "address": "127.0.0.1:1", "drain": drain});
+        world.create::<Target>(json!({"apiVersion": "bowline.storage/v1beta1", "kind": "Target", "metadata": {"name": name}, "spec": spec})).await;
+    }
+    // No certificates: nobody is connected.
+    let connections = connect_all(&world.client, &TlsFiles::new("/nowhere")).await.unwrap();
+    let (catalog, ..) = world.catalog().await;
+    connections.expect(&catalog);
+    let mut unconnected = catalog.engine().unconnected();
+    unconnected.sort();
+    assert_eq!(unconnected, [TargetId::new("other").unwrap()], "the other one is this world's");
+    let refused = catalog
+        .create_volume(NewVolume { target: Some(TargetId::new("sim").unwrap()), ..order("new") }, LONG)
+        .await;
+    assert!(refused.unwrap_err().to_string().contains("drained"));
+    catalog.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

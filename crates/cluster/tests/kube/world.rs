@@ -385,7 +385,11 @@ pub(crate) fn pv(name: &str, handle: &str) -> Value {
 
 /// A volume for one node at a time.
 pub(crate) async fn create(catalog: &Catalog, name: &str) -> Volume {
-    let order = NewVolume {
+    catalog.create_volume(order(name), LONG).await.unwrap()
+}
+
+pub(crate) fn order(name: &str) -> NewVolume {
+    NewVolume {
         name: Name::new("name", name).unwrap(),
         required: None,
         limit: None,
@@ -396,6 +400,5 @@ pub(crate) async fn create(catalog: &Catalog, name: &str) -> Volume {
         target: None,
         kind: None,
         place: bowline_csi::TopologyRequirement::default(),
-    };
-    catalog.create_volume(order, LONG).await.unwrap()
+    }
 }
