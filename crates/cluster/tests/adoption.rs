@@ -9,6 +9,7 @@ use bowline_core::{Ledger, NodeId, TargetId, TicketId, Timestamp, VolumeId};
 use bowline_store::MemoryStore;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 const ID: &str = "db-000000ab";
@@ -34,6 +35,11 @@ fn attachment(node: &str, attached: bool) -> VolumeAttachment {
     .unwrap()
 }
 
+/// Targets that hold it.
+fn on(targets: &[&str]) -> BTreeMap<TargetId, u64> {
+    targets.iter().map(|target| (TargetId::new(*target).unwrap(), 4096)).collect()
+}
+
 /// A PersistentVolume whose volume is on the target, and nodes a and b.
 fn found(pv: Pv, attachments: Vec<VolumeAttachment>) -> Found {
     let node = |name: &str| (name.to_owned(), NodeId::new(format!("id-{name}")).unwrap());
@@ -41,7 +47,7 @@ fn found(pv: Pv, attachments: Vec<VolumeAttachment>) -> Found {
         pvs: vec![pv],
         attachments,
         node_ids: [node("a"), node("b")].into(),
-        stored: [(volume(), (TargetId::new("file").unwrap(), 4096))].into(),
+        stored: [(volume(), on(&["file"]))].into(),
         ..Found::default()
     }
 }
@@ -141,7 +147,7 @@ fn a_volume_of_an_earlier_driver_keeps_its_id_when_it_has_a_persistent_volume_of
     let moved = Pv { name: id.to_owned(), handle: id.to_owned(), ..pv(&["ReadWriteOnce"], &[]) };
     let id = VolumeId::new(id).unwrap();
     let mut found = found(moved, vec![]);
-    found.stored = [(id.clone(), (TargetId::new("box").unwrap(), 4096))].into();
+    found.stored = [(id.clone(), on(&["box"]))].into();
     found.earlier.push("pvc-00000000-0000-0000-0000-000000000000".to_owned());
     let adoption = plan(&found, Timestamp::UNIX_EPOCH);
     let [record] = adoption.volumes.as_slice() else { panic!("{adoption}") };
@@ -190,6 +196,11 @@ fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     detached.volumes.insert(volume());
     let left = plan(&detached, Timestamp::UNIX_EPOCH);
     assert!(left.is_done() && left.known == [volume()], "{left}");
+    let mut copied = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
+    copied.stored = [(volume(), on(&["file-a", "file-b"]))].into();
+    let (tickets, records, why) = adopted(&copied);
+    assert!(tickets.is_empty() && records == 0, "one of them was guessed: {why:?}");
+    assert!(why.unwrap().contains("targets file-a and file-b both hold it"));
     let mut nowhere = found(pv(&["ReadWriteOnce"], &[]), vec![attachment("a", true)]);
     nowhere.stored.clear();
     assert!(adopted(&nowhere).2.unwrap().contains("no target holds it"));

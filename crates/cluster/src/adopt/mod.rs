@@ -154,7 +154,7 @@ async fn ask_targets(found: &mut Found, targets: &[Arc<dyn Provision>]) {
         for id in &ids {
             match tokio::time::timeout(ANSWER, target.volume(id)).await {
                 Ok(Ok(Some(volume))) => {
-                    found.stored.insert(id.clone(), (target.id().clone(), volume.size));
+                    found.stored.entry(id.clone()).or_default().insert(target.id().clone(), volume.size);
                 }
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => {

@@ -31,8 +31,8 @@ pub struct Found {
     pub attachments: Vec<VolumeAttachment>,
     /// The driver's name for each node, from CSINode.
     pub node_ids: BTreeMap<String, NodeId>,
-    /// The volumes without a record that a target holds, and with how many bytes.
-    pub stored: BTreeMap<VolumeId, (TargetId, u64)>,
+    /// The volumes without a record that targets hold: which, and with how many bytes. More than one only where somebody has copied one.
+    pub stored: BTreeMap<VolumeId, BTreeMap<TargetId, u64>>,
     /// Targets that could not be asked, and why: one of them may hold what no other does.
     pub silent: Vec<String>,
 }
@@ -207,7 +207,8 @@ fn record(
     id: &VolumeId,
     now: Timestamp,
 ) -> Result<Volume, String> {
-    let Some((target, size)) = found.stored.get(id) else {
+    let mut holders = found.stored.get(id).into_iter().flatten();
+    let Some((target, size)) = holders.next() else {
         if !found.silent.is_empty() {
             return Err(format!(
                 "no target that answers holds it ({}); adopt again when all do",
@@ -218,6 +219,11 @@ fn record(
             "no target holds it; connect the target that does, or delete the PersistentVolume".to_owned()
         );
     };
+    if let Some((other, _)) = holders.next() {
+        return Err(format!(
+            "targets {target} and {other} both hold it, and only one of them is the one that is used; find out which, delete the volume at the other one or that Target, and adopt again"
+        ));
+    }
     let slot = Slot::of_id(id.as_str());
     if let Some(other) = slot.as_ref().and_then(|slot| taken.get(slot)) {
         return Err(format!(
