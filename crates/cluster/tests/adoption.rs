@@ -188,6 +188,16 @@ fn what_is_known_is_left_alone_and_what_is_unknown_is_refused() {
     wiped.volumes.insert(volume());
     wiped.ledgers.insert(volume(), Ledger::default());
     assert_eq!(adopted(&wiped), (vec!["id-a".to_owned()], 0, None));
+    // One that is being deleted was given its ticket back, and its node was let in anew.
+    let mut going = wiped.clone();
+    let now = "2026-01-01T12:00:00Z".parse().unwrap();
+    going.attachments[0].metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+    assert_eq!(adopted(&going), (vec![], 0, None));
+    going.ledgers.clear();
+    assert_eq!(adopted(&going).0, ["id-a"], "a ledger that was lost says nothing");
+    going.volumes.clear();
+    assert_eq!(adopted(&going).0, ["id-a"]);
     // What has a record is compared with its target whatever is said here: only a ticket keeps whoever is in from being shut out.
     let mut stale = found(rwo(), vec![attachment("a", true)]);
     stale.volumes.insert(volume());

@@ -127,6 +127,8 @@ pub fn plan(found: &Found, now: Timestamp) -> Adoption {
             Err(error) => Err(error.to_string()),
         };
         match pv {
+            // Its detach may be done but for the object: a ticket would let the node in anew. Without records nobody would know that it is in.
+            Ok(pv) if object.metadata.deletion_timestamp.is_some() && is_recorded(found, &pv) => {}
             Ok(pv) => {
                 let place = volumes.entry(pv.handle.clone()).or_insert_with(|| (pv, Vec::new()));
                 place.1.push(Attached { object, name });
@@ -162,6 +164,12 @@ fn of_earlier_driver(volume: &str) -> Contradiction {
 /// Whether somebody has it, or asks for it.
 pub(super) fn is_in_use(ledger: &Ledger) -> bool {
     !ledger.tickets().is_empty() || !ledger.holds().is_empty()
+}
+
+/// Whether the records say who has it.
+fn is_recorded(found: &Found, pv: &Pv) -> bool {
+    let id = VolumeId::new(&pv.handle);
+    id.is_ok_and(|id| found.volumes.contains(&id) && found.ledgers.contains_key(&id))
 }
 
 fn owns_a_ticket(found: &Found, object: &VolumeAttachment) -> bool {
