@@ -144,6 +144,12 @@ impl Nodes {
         lock(&self.inner.seen).get(name)?.id.clone()
     }
 
+    /// The name of the Node that the driver calls so, if it is known.
+    pub(crate) fn name_of(&self, id: &NodeId) -> Option<String> {
+        let seen = lock(&self.inner.seen);
+        seen.iter().find(|(_, one)| one.id.as_ref() == Some(id)).map(|(name, _)| name.clone())
+    }
+
     /// Every node of which anything is known.
     pub(crate) fn names(&self) -> Vec<String> {
         lock(&self.inner.seen).keys().cloned().collect()

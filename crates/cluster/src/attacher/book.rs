@@ -102,7 +102,8 @@ pub(crate) struct Book {
     /// Nearly always one, and never many.
     by_volume: HashMap<VolumeId, Vec<String>>,
     waiting: HashMap<Need, BTreeSet<String>>,
-    /// Tickets that CSI calls have filed: they belong to the VolumeAttachment of the same name, if there is one.
+    /// Tickets that CSI calls have filed, and those that were withdrawn and whose nodes are not proven out: they belong to the VolumeAttachment of the
+    /// same name, if there is one.
     strays: HashMap<String, Filed>,
 }
 

@@ -24,7 +24,7 @@ pub(crate) use wish::{Source, owned_by, owner, request, source};
 
 use bowline_controller::Catalog;
 use bowline_controller::csi::DRIVER;
-use bowline_core::{Ticket, TicketId, TicketKind, Verdict, VolumeId};
+use bowline_core::{Hold, Ledger, NodeId, Ticket, TicketId, TicketKind, Verdict, VolumeId};
 use bowline_csi::code::ListError;
 use bowline_engine::Changes;
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -217,6 +217,9 @@ impl Inner {
     async fn read_ledgers(&self) -> Result<(), ListError> {
         self.catalog
             .for_each_ledger(|volume, ledger| {
+                for (node, hold) in ledger.holds() {
+                    self.find_detach(&volume, node, hold, &ledger);
+                }
                 for ticket in ledger.tickets().values().filter(|one| one.kind == TicketKind::CsiAttacher) {
                     let (name, filed) = filed(&volume, ticket);
                     let mine = filed.uid.is_some();
@@ -234,6 +237,20 @@ impl Inner {
             .await
     }
 
+    /// A detach that an earlier leader has begun: its ticket is withdrawn, its proof is not there yet, and the object may name its volume no more. It is
+    /// found by the name that kube-controller-manager gives to the object.
+    fn find_detach(&self, volume: &VolumeId, node: &NodeId, hold: &Hold, ledger: &Ledger) {
+        let ticket = ticket_id(volume, node);
+        let begun = !hold.is_open() || ledger.tickets_on(node).next().is_none();
+        if !begun || ledger.tickets().contains_key(&ticket) {
+            return;
+        }
+        let name = self.nodes.name_of(node).and_then(|name| NodeId::new(name).ok());
+        let name = name.map_or_else(|| ticket.clone(), |name| ticket_id(volume, &name));
+        let (volume, node) = (volume.clone(), node.clone());
+        self.book().found(name.as_str(), Filed { uid: None, volume, node, ticket, generation: 0 }, false);
+    }
+
     fn hear(self: &Arc<Self>, change: Change<VolumeAttachment>, listed: &tokio::sync::watch::Sender<bool>) {
         match change {
             Change::Present(object) => {
@@ -241,7 +258,7 @@ impl Inner {
                     return;
                 }
                 let name = object.name_any();
-                if let Some(Ok(id)) = node_id(&object).map(bowline_core::NodeId::new) {
+                if let Some(Ok(id)) = node_id(&object).map(NodeId::new) {
                     self.nodes.learn(&object.spec.node_name, &id);
                 }
                 if self.book().see(&name, object) {
@@ -435,6 +452,6 @@ async fn hear_engine(attacher: Weak<Inner>, mut changes: Changes) {
 }
 
 /// Which volume a ticket of an attachment is about, for those who only have its parts.
-pub(crate) fn ticket_id(volume: &VolumeId, node: &bowline_core::NodeId) -> TicketId {
+pub(crate) fn ticket_id(volume: &VolumeId, node: &NodeId) -> TicketId {
     TicketId::csi(volume, DRIVER, node)
 }

@@ -3,16 +3,16 @@
 use bowline_api::Target;
 use bowline_cluster::targets::connect_all;
 use bowline_controller::{NewVolume, Volume};
-use bowline_core::TargetId;
+use bowline_core::{NodeId, TargetId, TicketId};
 use bowline_engine::{Patience, Withdrawal};
 use bowline_target::agent::TlsFiles;
 use bowline_testkit::wish;
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::world::{Controller, LONG, World, order};
+use crate::world::{Controller, DRIVER, LONG, World, order};
 
 use bowline_core::TicketKind::BowlineApi;
 
@@ -73,6 +73,40 @@ async fn a_new_leader_made_volumes_on_a_target_that_was_being_drained() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_object_went_without_a_proof_when_its_volume_object_was_gone_and_the_leader_changed() {
+    let Some(world) = World::new().await else { return };
+    let controller = world.start().await;
+    let volume = controller.volume(&world, "retained").await;
+    // As kube-controller-manager names it.
+    let name = TicketId::csi(&volume.id, DRIVER, &NodeId::new("a").unwrap()).to_string();
+    world.attach(&name, "retained", "a").await;
+    world.until_attached(&name).await;
+    world.target.set_silent(true);
+    world.delete(&name).await;
+    world.until_told_to_wait(&name, "id-a").await;
+    controller.stop().await;
+    let pvs = world.api::<PersistentVolume>();
+    pvs.delete("retained", &DeleteParams::default()).await.unwrap();
+    let free = json!({"metadata": {"finalizers": null}});
+    let _ = pvs.patch("retained", &PatchParams::default(), &Patch::Merge(&free)).await;
+    let untold = json!({"status": {"attached": true, "detachError": null}});
+    world
+        .api::<VolumeAttachment>()
+        .patch_status(&name, &PatchParams::default(), &Patch::Merge(&untold))
+        .await
+        .unwrap();
+
+    let controller = world.start().await;
+    world.until_told_to_wait(&name, "id-a").await;
+    assert_eq!(world.target.open(&volume.id).len(), 1, "nothing is proven");
+    world.target.set_silent(false);
+    world.until_gone(&name).await;
+    assert_eq!(world.target.open(&volume.id), []);
+    world.check();
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_without_an_object_was_granted_to_a_node_that_was_removed_while_nobody_led() {
     let Some(world) = World::new().await else { return };
     for node in ["a", "b"] {
@@ -95,7 +129,7 @@ async fn a_ticket_without_an_object_was_granted_to_a_node_that_was_removed_while
     let controller = world.start().await;
     world.until_open(&held, &[]).await;
     assert_eq!(stands(&controller, &held).await.1, ["NodeGone"]);
-    let ticket = Some(bowline_core::TicketId::new("first").unwrap());
+    let ticket = Some(TicketId::new("first").unwrap());
     let withdrawal = Withdrawal { ticket, ..Withdrawal::default() };
     controller.catalog.detach(&wanted.id, withdrawal, LONG).await.unwrap();
     assert_eq!(stands(&controller, &wanted).await, (1, vec!["NodeGone"]));
