@@ -189,6 +189,20 @@ impl Book {
         }
     }
 
+    /// Another object that has the same ticket and is not going: the same volume on the same node.
+    pub(crate) fn sharing(&self, name: &str, volume: &VolumeId, ticket: &TicketId) -> Option<&str> {
+        let shares = |other: &&String| {
+            // One that was never answered may have asked for something else under that name, and been refused.
+            let entry = self.entries.get(*other).filter(|entry| entry.standing.is_some());
+            entry.is_some_and(|entry| {
+                let same = entry.filed.as_ref().is_some_and(|filed| filed.ticket == *ticket);
+                same && entry.seen.as_ref().is_some_and(|seen| !seen.going)
+            })
+        };
+        let mut names = self.by_volume.get(volume)?.iter().filter(|other| *other != name);
+        names.find(shares).map(String::as_str)
+    }
+
     /// Who waits for this.
     pub(crate) fn waiting_for(&self, need: &Need) -> Vec<String> {
         self.waiting.get(need).into_iter().flatten().cloned().collect()

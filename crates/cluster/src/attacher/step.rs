@@ -1,7 +1,7 @@
 //! One look at one VolumeAttachment: what it asks for, what is done about it, and what it is told.
 
 use bowline_controller::{Volume, csi};
-use bowline_core::{NodeId, Ticket, TicketFacts, Verdict, VolumeId};
+use bowline_core::{NodeId, Ticket, TicketFacts, TicketId, Verdict, VolumeId};
 use bowline_csi::code::{ControllerPublishError, ControllerUnpublishError, Reason};
 use bowline_engine::{Patience, Submitted};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -50,7 +50,7 @@ const OBJECT: &str = "volumeattachment";
 const PROOF: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl Inner {
-    pub(super) async fn step(&self, name: &str) -> Result<Next, kube::Error> {
+    pub(super) async fn step(self: &Arc<Self>, name: &str) -> Result<Next, kube::Error> {
         let (object, filed) = {
             let mut book = self.book();
             let Some(entry) = book.get_mut(name) else { return Ok(Next::Rest) };
@@ -76,7 +76,7 @@ impl Inner {
     }
 
     /// The ticket's object does not show any more. When a look has proven that it is gone, so is the ticket.
-    async fn owner_gone(&self, name: &str, filed: &Filed) -> Result<Next, kube::Error> {
+    async fn owner_gone(self: &Arc<Self>, name: &str, filed: &Filed) -> Result<Next, kube::Error> {
         let live = self.api.get_opt(name).await?;
         if let Some(live) = live {
             let same = filed.uid.as_deref() == Some(uid(&live));
@@ -86,6 +86,9 @@ impl Inner {
             }
         }
         let Filed { volume, ticket, node, generation, .. } = filed;
+        if self.hand_over(name, volume, ticket) {
+            return Ok(Next::Now);
+        }
         tracing::warn!(%volume, %node, attachment = name, "the VolumeAttachment is gone; its ticket is withdrawn");
         let facts = TicketFacts { generation: *generation, owner_gone: true, copied: false };
         // A volume that is not known any more has no tickets; the withdrawal tells.
@@ -104,7 +107,11 @@ impl Inner {
         }
     }
 
-    async fn attach(&self, name: &str, object: &Arc<VolumeAttachment>) -> Result<Next, kube::Error> {
+    async fn attach(
+        self: &Arc<Self>,
+        name: &str,
+        object: &Arc<VolumeAttachment>,
+    ) -> Result<Next, kube::Error> {
         if self.is_as_told(name, object) {
             return Ok(Next::Rest);
         }
@@ -120,7 +127,9 @@ impl Inner {
         if let Some(old) = self.filed(name).filter(|old| old.ticket != ticket.id) {
             // Its PersistentVolume is another one by now. What it had ends first.
             let withdrawal = csi::withdrawal(&old.volume, &old.node);
-            if let Err(error) = self.catalog.detach(&old.volume, withdrawal, self.patience).await {
+            if !self.hand_over(name, &old.volume, &old.ticket)
+                && let Err(error) = self.catalog.detach(&old.volume, withdrawal, self.patience).await
+            {
                 return self.refuse(name, object, unfinished(&error)).await;
             }
             self.book().unfile(name);
@@ -293,7 +302,7 @@ impl Inner {
     }
 
     async fn detach(
-        &self,
+        self: &Arc<Self>,
         name: &str,
         object: &Arc<VolumeAttachment>,
         filed: Option<Filed>,
@@ -303,6 +312,7 @@ impl Inner {
             None => self.named_by(object).await?,
         };
         self.stands(name, None);
+        let whom = whom.filter(|(volume, node)| !self.hand_over(name, volume, &ticket_id(volume, node)));
         if let Some((volume, node)) = whom {
             // Once it has said what it waits for, there is nothing to do but to wait for the proof.
             let told = object.status.as_ref().is_some_and(|status| status.detach_error.is_some());
@@ -327,6 +337,22 @@ impl Inner {
         self.book().unfile(name);
         self.told(name, None);
         Ok(Next::Rest)
+    }
+
+    /// Leaves a ticket to another object that asks for the same volume on the same node, if there is one: it files the ticket anew, as its own.
+    fn hand_over(self: &Arc<Self>, name: &str, volume: &VolumeId, ticket: &TicketId) -> bool {
+        let other = {
+            let mut book = self.book();
+            let Some(other) = book.sharing(name, volume, ticket).map(str::to_owned) else { return false };
+            book.unfile(name);
+            if let Some(entry) = book.get_mut(&other) {
+                entry.shown = None;
+            }
+            other
+        };
+        tracing::info!(%volume, %ticket, attachment = name, other, "it leaves its ticket to another VolumeAttachment");
+        self.poke(&other);
+        true
     }
 
     /// The volume and node that an object without a known ticket names: it may have one all the same.

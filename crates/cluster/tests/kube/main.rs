@@ -7,6 +7,7 @@ mod adoption;
 mod attach;
 mod lease;
 mod marked;
+mod owners;
 mod people;
 mod successor;
 mod targets;
