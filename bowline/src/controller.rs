@@ -120,14 +120,23 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<()> {
     };
     stage.send_replace(Stage::Starts);
     tracing::info!(pod = args.pod_name, "leading");
-    let led = lead(&args, client, &leadership, &registry, (&stage, &api, standby), stop);
+    let led = lead(&args, client, &leadership, &registry, (&stage, &api, standby), stop.clone());
     let ended = tokio::select! {
         ended = Box::pin(led) => ended,
         why = lost.lost() => anyhow::bail!("another controller may lead now ({why}); this one ends"),
+        () = stopped_at_start(stage.subscribe(), stop) => Ok(()),
     };
     // Also if it could not go on: another one may be able to.
     leadership.release().await;
     ended
+}
+
+/// Told to stop before it serves: there is nobody to wait for, and what was begun is found again as after a crash.
+async fn stopped_at_start(stage: watch::Receiver<Stage>, stop: watch::Receiver<bool>) {
+    until(stop).await;
+    if *stage.borrow() != Stage::Starts {
+        std::future::pending::<()>().await;
+    }
 }
 
 async fn lead(
