@@ -14,7 +14,7 @@
 mod spared;
 mod tickets;
 
-use bowline_api::{Snapshot, SnapshotGroup, Volume, VolumeAttachment};
+use bowline_api::{Progress, Snapshot, SnapshotGroup, Volume, VolumeAttachment};
 use bowline_controller::{Catalog, NewVolume, Source, Use};
 use bowline_core::{GroupSnapshotId, Slot, SnapshotId, TargetId, VolumeId};
 use bowline_csi::{Name, TopologyRequirement};
@@ -56,9 +56,14 @@ enum Wish {
 struct Begun(bool);
 
 impl Begun {
-    fn of(phase: &str) -> Self {
-        Self(phase == "Deleting")
+    fn of(state: Option<&Progress>) -> Self {
+        Self(is(state, "deleting"))
     }
+}
+
+/// Whether the record says so. What is beside it (`phase`) is for people, who may change it.
+fn is(state: Option<&Progress>, word: &str) -> bool {
+    state.is_some_and(|state| state.is == word)
 }
 
 /// Why a wish was not granted.
@@ -272,10 +277,10 @@ fn volume(object: &Volume) -> Result<Wish, WishFailure> {
     }
     let id = VolumeId::new(&status.id).map_err(|error| field("status.id", error))?;
     if deleted {
-        return Ok(Wish::Delete(id, Begun::of(&status.phase)));
+        return Ok(Wish::Delete(id, Begun::of(status.state.as_ref())));
     }
     let wanted = object.spec.bytes().map_err(|error| field("spec.size", error))?;
-    if status.size.is_some_and(|size| wanted > size) && status.phase == "Ready" {
+    if status.size.is_some_and(|size| wanted > size) && is(status.state.as_ref(), "ready") {
         return Ok(Wish::Grow(id, wanted));
     }
     Ok(Wish::Nothing)
@@ -328,7 +333,7 @@ fn snapshot(object: &Snapshot) -> Result<Wish, WishFailure> {
     let status = object.status.clone().unwrap_or_default();
     if status.record_version.is_some() {
         let id = SnapshotId::new(&status.id).map_err(|error| field("status.id", error))?;
-        let begun = Begun::of(&status.phase);
+        let begun = Begun::of(status.state.as_ref());
         return Ok(if deleted { Wish::DeleteSnapshot(id, begun) } else { Wish::Nothing });
     }
     if deleted {
@@ -352,7 +357,7 @@ fn group(object: &SnapshotGroup) -> Result<Wish, WishFailure> {
         let snapshots = status.snapshots.iter().map(SnapshotId::new);
         let snapshots =
             snapshots.collect::<Result<_, _>>().map_err(|error| field("status.snapshots", error))?;
-        return Ok(Wish::DeleteGroup(id, snapshots, Begun::of(&status.phase)));
+        return Ok(Wish::DeleteGroup(id, snapshots, Begun::of(status.state.as_ref())));
     }
     if deleted {
         return Ok(Wish::Forget);
@@ -361,4 +366,29 @@ fn group(object: &SnapshotGroup) -> Result<Wish, WishFailure> {
         return Ok(Wish::Nothing);
     }
     Ok(Wish::TakeTogether(placed(&object.name_any(), &object.spec.name)?, object.spec.volumes.clone()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed check is a panic")]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_only_for_people_decided_whether_data_was_spared() {
+        let id = VolumeId::new("v-00000001").unwrap();
+        for (state, phase, deleted, expected) in [
+            ("ready", "Deleting", true, Wish::Delete(id.clone(), Begun(false))),
+            ("deleting", "Ready", true, Wish::Delete(id.clone(), Begun(true))),
+            ("ready", "Growing", false, Wish::Grow(id.clone(), 2 << 20)),
+            ("growing", "Ready", false, Wish::Nothing),
+        ] {
+            let object: Volume = serde_json::from_value(json!({"apiVersion": "bowline.storage/v1beta1", "kind": "Volume",
+                "metadata": {"name": "v", "deletionTimestamp": deleted.then_some("2026-01-01T12:00:00Z")},
+                "spec": {"name": "v", "size": "2Mi"},
+                "status": {"recordVersion": 1, "id": id.as_str(), "size": 1 << 20, "state": {"is": state}, "phase": phase}}))
+            .unwrap();
+            assert_eq!(volume(&object).unwrap(), expected, "{state} {phase}");
+        }
+    }
 }
