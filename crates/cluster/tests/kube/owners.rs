@@ -2,7 +2,7 @@
 
 use bowline_core::NodeId;
 
-use crate::world::{World, wait_for};
+use crate::world::{World, blind, wait_for};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_objects_for_one_volume_and_node_the_one_that_went_cut_off_the_other() {
@@ -36,5 +36,32 @@ async fn of_two_objects_for_one_volume_and_node_the_one_that_went_cut_off_the_ot
     world.delete("va-stays").await;
     world.until_gone("va-stays").await;
     assert_eq!(world.target.open(&volume.id), []);
+    world.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_vanishes_while_the_watch_is_broken_takes_its_ticket_with_it() {
+    let Some(world) = World::new().await else { return };
+    let lab = crate::world::lab().unwrap();
+    let (client, open) = blind(&world.client);
+    let controller = world.start_with(client).await;
+    let volume = controller.volume(&world, "unseen").await;
+    world.attach("va-unseen", "unseen", "a").await;
+    world.until_attached("va-unseen").await;
+    open.send_replace(false);
+    lab.stop_api_server();
+    lab.start_api_server();
+    world.delete_by_force("va-unseen").await;
+    // Whoever asks what has changed since is told to list everything: the server has not heard of the deletion either.
+    lab.stop_api_server();
+    lab.start_api_server();
+    let told =
+        || controller.catalog.events(Some(&volume.id), 100).iter().any(|one| one.reason == "OwnerGone");
+    assert!(!told(), "nobody has looked");
+    open.send_replace(true);
+    wait_for("the ticket to be withdrawn", async || told().then_some(())).await;
+    world.until_open(&volume, &[]).await;
+    let view = controller.catalog.view(&volume.id).await.unwrap();
+    assert!(view.ledger.tickets().is_empty(), "{:?}", view.ledger);
     world.check();
 }

@@ -339,6 +339,23 @@ pub(crate) fn holding(client: &Client, name: &str) -> (Client, watch::Sender<boo
     (Client::new(service, "default"), let_through)
 }
 
+/// A way to the API server on which lists and watches of all VolumeAttachments are held up while it is shut.
+pub(crate) fn blind(client: &Client) -> (Client, watch::Sender<bool>) {
+    let (opened, is_open) = watch::channel(true);
+    let client = client.clone();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, mut is_open) = (client.clone(), is_open.clone());
+        let is_held = request.uri().path().ends_with("/volumeattachments");
+        async move {
+            if is_held {
+                let _ = is_open.wait_for(|open| *open).await;
+            }
+            client.send(request).await
+        }
+    });
+    (Client::new(service, "default"), opened)
+}
+
 /// Looks until there is something to see, and says what it waited for.
 pub(crate) async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
