@@ -131,6 +131,18 @@ pub enum TargetCommand {
         /// Where; made if it is not there.
         directory: PathBuf,
     },
+    /// Lists the targets that a controller has.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Makes nothing new on a target from now on, also after a restart. What is there stays usable.
+    #[command(after_help = "Examples:\n  bowline target drain nvme-1\n  bowline target drain nvme-1 --off")]
+    Drain {
+        /// The target.
+        target: String,
+        /// Takes that back.
+        #[arg(long)]
+        off: bool,
+    },
 }
 
 /// Everything that `bowline target` is told.

@@ -158,6 +158,13 @@ impl Agents {
         (connected, Self { all: silent, ..self })
     }
 
+    /// Says which are still to come.
+    pub(crate) fn expect(&self, catalog: &Catalog) {
+        for one in &self.all {
+            catalog.expect_target(one.target());
+        }
+    }
+
     /// Connects the others, whenever they answer.
     pub(crate) async fn go_on(self, catalog: Catalog) {
         let late = self.all.iter().map(|one| async {

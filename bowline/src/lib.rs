@@ -13,6 +13,7 @@ pub mod client;
 mod command;
 pub mod config;
 pub mod controller;
+pub mod drains;
 pub mod fabric;
 pub mod failure;
 mod identity;
@@ -42,6 +43,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::agent::{TargetArgs, TargetCommand};
 use crate::args::{Cli, Command, Format};
 use crate::client::{Said, Way};
 use crate::command::Console;
@@ -101,10 +103,10 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
             let args = controller::ControllerArgs { namespace: cli.namespace, ..args };
             Box::pin(controller::run(args)).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }
-        Command::Target(agent::TargetArgs { command: Some(command), .. }) => match command {
-            agent::TargetCommand::Init { directory } => init::run(&directory),
-        },
-        Command::Target(args) => {
+        Command::Target(TargetArgs { command: Some(TargetCommand::Init { directory }), .. }) => {
+            init::run(&directory)
+        }
+        Command::Target(args) if args.command.is_none() => {
             log::init();
             let config = agent::TargetConfig::load(args)?;
             Box::pin(agent::run(config)).await.map_err(|error| Failure::failed(format!("{error:#}")))

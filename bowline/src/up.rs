@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use crate::agents::Agents;
 use crate::command::doctor;
 use crate::config::{Config, TargetKind};
+use crate::drains::{self, DrainFile};
 use crate::fabric;
 use crate::notify::{self, State};
 use crate::orphans::OrphanFile;
@@ -56,6 +57,8 @@ pub(crate) async fn run(config: Config) -> Result<()> {
 
     let (connected, silent) = agents.connect().await;
     let (catalog, files) = open(&config, &host, &registry, connected).await?;
+    api.drain_with(Arc::new(DrainFile::open(config.data.join(drains::FILE), catalog.clone())?));
+    silent.expect(&catalog);
     tokio::spawn(silent.go_on(catalog.clone()));
     let record = Arc::new(OrphanFile(config.data.join("orphans.json")));
     tokio::spawn(config.orphans.look_after(catalog.clone(), record));
@@ -120,6 +123,7 @@ fn anothers(data: &Path) -> Result<Option<String>> {
                 | "api.token"
                 | "bowline.toml"
                 | "orphans.json"
+                | "draining.json"
                 | "lost+found"
         );
         if !ours && !name.ends_with(".sock") {

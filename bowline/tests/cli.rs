@@ -1,6 +1,7 @@
 //! The command line as a process, against the API over a real catalog on a simulated target.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use bowline::drains::DrainFile;
 use bowline_controller::{Catalog, Node};
 use bowline_core::NodeId;
 use bowline_engine::{Clock, SystemClock};
@@ -55,7 +56,10 @@ impl World {
             node: "a".to_owned(),
         });
         let server = runtime.block_on(async {
-            api.open(Catalog::open(parts).await.unwrap());
+            let catalog = Catalog::open(parts).await.unwrap();
+            let drains = DrainFile::open(place.path().join("draining.json"), catalog.clone());
+            api.drain_with(Arc::new(drains.unwrap()));
+            api.open(catalog);
             Server::bind(&socket, None).await.unwrap()
         });
         let ended = runtime.spawn(server.run(api, async {
@@ -148,8 +152,13 @@ fn every_command_has_its_answer_for_people_and_for_programs() {
     world.says(0, &["volume", "create", "twin", "--from-volume", "db"]);
     world.says(0, &["peer", "add", "c", "--max-volumes", "3"]);
     world.says(0, &["peer", "out-of-service", "c"]);
+    let (out, _) = world.says(0, &["target", "drain", "sim"]);
+    assert!(out.contains("bowline target drain sim --off"), "{out}");
+    let (_, err) = world.says(1, &["volume", "create", "late"]);
+    assert!(err.contains("drained"), "{err}");
     for command in [
-        &["volume", "list"][..],
+        &["target", "list"][..],
+        &["volume", "list"],
         &["volume", "show", "db"],
         &["snapshot", "list"],
         &["snapshot", "list", "db"],
@@ -172,6 +181,10 @@ fn every_command_has_its_answer_for_people_and_for_programs() {
     }
     let (out, _) = world.says(0, &["volume", "list"]);
     assert!(out.contains("a,b") && out.contains("2Gi"), "{out}");
+    let (out, _) = world.says(0, &["target", "list"]);
+    assert!(out.contains("sim") && out.contains("draining"), "{out}");
+    world.says(0, &["target", "drain", "sim", "--off"]);
+    world.says(0, &["volume", "create", "late"]);
     world.says(0, &["peer", "back-in-service", "c"]);
     world.says(0, &["peer", "remove", "c"]);
     world.says(0, &["snapshot", "delete", "--group", group["id"].as_str().unwrap()]);
@@ -187,6 +200,7 @@ fn what_is_not_there_ends_with_3_and_what_is_typed_wrongly_with_2() {
         &["why", "none"],
         &["snapshot", "show", "none"],
         &["peer", "remove", "none"],
+        &["target", "drain", "none"],
         &["detach", "none"],
         &["attach", "none", "a"],
     ] {

@@ -255,6 +255,9 @@ fn everybody_can_do_in_a_cluster_what_their_rights_let_them() {
         assert!(err.contains(words), "{typed:?}: {err}");
     }
 
+    let (_, err) = world.says("otto", 1, &["target", "drain", "sim"]);
+    assert!(err.contains(r#"kubectl patch bvt sim --type=merge -p '{"spec":{"drain":true}}'"#), "{err}");
+
     rights(&world);
     adoption(&world);
     events_are_followed(&world);

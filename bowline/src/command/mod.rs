@@ -8,6 +8,7 @@ mod events;
 mod machine;
 mod progress;
 mod snapshot;
+mod target;
 mod tickets;
 mod volume;
 
@@ -16,6 +17,7 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
+use crate::agent::{TargetArgs, TargetCommand};
 use crate::args::{Cli, Command, Format};
 use crate::client::{Client, Way, path};
 use crate::failure::Failure;
@@ -75,6 +77,12 @@ pub(crate) async fn run(command: Command, way: Way, console: &mut Console) -> Re
     };
     let client = Client::new(way);
     match command {
+        Command::Target(TargetArgs { command: Some(TargetCommand::List), .. }) => {
+            target::list(&client, console).await
+        }
+        Command::Target(TargetArgs { command: Some(TargetCommand::Drain { target, off }), .. }) => {
+            target::drain(&client, &target, off, console).await
+        }
         Command::Up(_) | Command::Controller(_) | Command::Node(_) | Command::Target(_) | Command::Lab(_) => {
             Err(Failure::failed("this is no command of a user"))
         }

@@ -25,8 +25,8 @@ pub mod token;
 
 pub use bowline_engine::Exports;
 pub use catalog::{
-    AdoptError, Catalog, Change, Drift, Event, FirstSeen, Listed, NewVolume, NodeError, OpenError, Orphan,
-    OrphanRecord, OrphanRules, Parts, TargetError,
+    AdoptError, Catalog, Change, Drift, Event, FirstSeen, KnownTarget, Listed, NewVolume, NodeError,
+    OpenError, Orphan, OrphanRecord, OrphanRules, Parts, TargetError,
 };
 pub use record::{Group, Node, Settings, Snapshot, SnapshotState, Source, Use, Volume, VolumeState};
 // What the catalog answers with, for those who ask it and have no business with targets.

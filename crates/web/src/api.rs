@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use axum::http::Method;
 use bowline_controller::Catalog;
+use bowline_core::TargetId;
 use bowline_engine::Clock;
 use prometheus_client::registry::Registry;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -38,6 +39,13 @@ pub trait Adopt: Send + Sync {
     async fn adopt(&self, dry_run: bool) -> Result<Adoption, String>;
 }
 
+/// Remembers on which targets nothing new is made.
+#[async_trait]
+pub trait Drains: Send + Sync {
+    /// Remembers it for good, then does it; or why it cannot be remembered.
+    async fn drain(&self, target: &TargetId, is_draining: bool) -> Result<(), String>;
+}
+
 /// The state of the API. A handle; clones share it.
 ///
 /// It can listen before there is a catalog, so that `/healthz` and `/readyz` answer while a large store is read; until
@@ -51,6 +59,7 @@ pub(crate) struct Inner {
     pub(crate) parts: Parts,
     catalog: OnceLock<Catalog>,
     adopter: OnceLock<Arc<dyn Adopt>>,
+    drains: OnceLock<Arc<dyn Drains>>,
     /// Who leads, while it is somebody else.
     leader: Mutex<Option<String>>,
     nodes: NodeSource,
@@ -110,6 +119,7 @@ impl Api {
             parts,
             catalog: OnceLock::new(),
             adopter: OnceLock::new(),
+            drains: OnceLock::new(),
             leader: Mutex::default(),
             nodes,
             stopping: watch::channel(false).0,
@@ -127,6 +137,11 @@ impl Api {
     /// Who adopts, where there is something to adopt from. The first one stays.
     pub fn adopt_with(&self, adopter: Arc<dyn Adopt>) {
         let _ = self.inner.adopter.set(adopter);
+    }
+
+    /// Who remembers which targets are drained, where Kubernetes does not. The first one stays.
+    pub fn drain_with(&self, drains: Arc<dyn Drains>) {
+        let _ = self.inner.drains.set(drains);
     }
 
     /// Ends whoever follows what happens, so that a stop does not wait for them. From now on it is not ready.
@@ -164,6 +179,12 @@ impl Api {
                             ask the Bowline of one, with --context or --kubeconfig";
             Problem::new("NotInCluster", sentence)
         })
+    }
+
+    /// Who remembers which targets are drained; where that is Kubernetes, `instead` says how.
+    pub(crate) fn drains(&self, instead: &str) -> Result<&Arc<dyn Drains>, Problem> {
+        let elsewhere = || Problem::new("FromKubernetes", format!("targets come from Kubernetes: {instead}"));
+        self.inner.drains.get().ok_or_else(elsewhere)
     }
 
     /// Why there is no catalog.

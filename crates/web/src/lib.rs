@@ -36,7 +36,7 @@ pub mod wire;
 pub use axum::http::Method;
 
 pub use advice::{Shortened, meaning, phrase, remedy};
-pub use api::{Adopt, Api, Parts};
+pub use api::{Adopt, Api, Drains, Parts};
 pub use certificate::{Certificate, CertificateError};
 pub use gate::{Gate, Refusal, TOKEN_HEADER};
 pub use handle::tickets::explained;

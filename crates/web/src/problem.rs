@@ -63,6 +63,7 @@ const TABLE: &[(&str, u16, &str)] = &[
     ("Unreachable", 503, "what is needed does not answer"),
     ("TimedOut", 504, "it is not done yet, and goes on"),
     ("Broken", 500, "it failed"),
+    ("UnknownTarget", 404, "there is no such target"),
     ("UnknownTicket", 404, "there is no such ticket"),
     ("Refused", 409, "the ticket waits"),
     ("Unauthorized", 401, "a token is needed"),

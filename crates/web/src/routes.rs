@@ -12,7 +12,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 
 use crate::api::Api;
 use crate::extract::BODY_BYTES;
-use crate::handle::{adoption, machine, nodes, snapshots, tickets, volumes, watch};
+use crate::handle::{adoption, machine, nodes, snapshots, targets, tickets, volumes, watch};
 use crate::problem::Problem;
 
 /// How long a call waits for its turn when too much is asked at once.
@@ -55,6 +55,8 @@ routes! {
     "/v1/nodes" => get nodes list;
     "/v1/nodes/{node}" => put nodes add, delete nodes remove;
     "/v1/nodes/{node}/out-of-service" => put nodes out, delete nodes back;
+    "/v1/targets" => get targets list;
+    "/v1/targets/{target}/drain" => put targets drain, delete targets open;
     "/v1/events" => get machine events;
     "/v1/watch" => get watch follow;
     "/v1/capacity" => get machine capacity;

@@ -37,6 +37,7 @@ mod volumes;
 
 pub use adopt::AdoptError;
 pub use orphans::{FirstSeen, Orphan, OrphanRecord, OrphanRules};
+pub use targets::KnownTarget;
 
 /// A volume to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]

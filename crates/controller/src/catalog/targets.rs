@@ -3,10 +3,22 @@
 use bowline_core::TargetId;
 use bowline_engine::CompareError;
 use bowline_target::{Provision, Target};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Catalog, Inner, TargetError, lock};
 use crate::record::{Snapshot, Volume};
+
+/// What is known of a target without asking it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownTarget {
+    /// Its name.
+    pub id: TargetId,
+    /// Of which kind it is; not known while it is not connected.
+    pub kind: Option<String>,
+    /// Whether nothing new is made there.
+    pub is_draining: bool,
+}
 
 impl Catalog {
     /// Connects a target, or connects it anew. New volumes may be made there at once; those that are there get nobody new
@@ -47,6 +59,19 @@ impl Catalog {
         if changed {
             tracing::info!(%target, is_draining, "whether new volumes are made there has changed");
         }
+    }
+
+    /// Every target that is connected or awaited, by name.
+    pub fn known_targets(&self) -> Vec<KnownTarget> {
+        let connected = self.inner.connected().into_iter();
+        let mut kinds: BTreeMap<TargetId, Option<String>> =
+            connected.map(|target| (target.id().clone(), Some(target.kind().to_owned()))).collect();
+        for target in self.inner.engine.unconnected() {
+            kinds.entry(target).or_default();
+        }
+        let draining = lock(&self.inner.draining);
+        let known = |(id, kind): (TargetId, _)| KnownTarget { is_draining: draining.contains(&id), id, kind };
+        kinds.into_iter().map(known).collect()
     }
 
     /// The targets that are connected, by name.

@@ -6,6 +6,7 @@ pub(crate) mod adoption;
 pub(crate) mod machine;
 pub(crate) mod nodes;
 pub(crate) mod snapshots;
+pub(crate) mod targets;
 pub(crate) mod tickets;
 pub(crate) mod volumes;
 pub(crate) mod watch;

@@ -4,6 +4,7 @@ mod adoption;
 mod machine;
 mod node;
 mod snapshot;
+mod target;
 mod ticket;
 mod volume;
 
@@ -11,6 +12,7 @@ pub use adoption::{AdoptedVolume, Adoption, AdoptionState};
 pub use machine::{Capacity, Doctor, Drift, Event, Events, Finding, Orphan, Orphans};
 pub use node::{AddNode, Node, Nodes};
 pub use snapshot::{Group, NewSnapshot, Snapshot, SnapshotState, Snapshots};
+pub use target::{Target, Targets};
 pub use ticket::{
     Attached, Hold, NewTicket, OwnerFields, Remedy, Ticket, Tickets, Until, VerdictFields, WaitFor, Why,
 };
