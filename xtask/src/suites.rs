@@ -3,13 +3,15 @@
 //! One after another, as cargo would, with the longest last: they boot machines and clusters, and their patience is for a machine that has
 //! little else to do. Beside them runs a suite that waits for disks and hardly needs a processor, and, yielding to all, what is no suite: the
 //! examples in the documentation, the documentation itself, the fuzz targets. (The lints come with the build: see the Makefile.) What a suite
-//! prints is kept in a file, and shown if it fails.
+//! prints is kept in a file, and shown if it fails. A test whose lab cannot run here returns, and its harness calls that passed; so each job has a
+//! summary of its own (`BOWLINE_SUMMARY`), and whatever says there that it did not run is not counted as passed.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::BufRead;
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -19,6 +21,12 @@ const LAST: [&str; 2] = ["vm", "cluster"];
 
 /// Processes that die and start again, and syncs: some minutes with a fifth of a processor.
 const IDLE: &str = "/e2e";
+
+/// The file in which tests say what they covered and what did not run; the one of them all is named to this process.
+const SUMMARY: &str = "BOWLINE_SUMMARY";
+
+/// How a line begins that says which test did not run.
+const NOT_RUN: &str = "not run: ";
 
 /// One thing to run.
 struct Job {
@@ -78,32 +86,41 @@ struct Tally {
     passed: u64,
     failed: u64,
     skipped: u64,
+    not_run: u64,
     bad: Vec<String>,
 }
 
 impl Tally {
-    /// What a suite says of itself at its end; the examples of several crates say it several times.
-    fn of(printed: &str) -> Self {
+    /// What a suite says of itself at its end, and in its summary of what did not run; the examples of several crates say it several times.
+    fn of(printed: &str, summary: &str) -> Self {
         let lines = printed.lines().filter_map(|line| line.strip_prefix("test result: "));
-        lines.fold(Self::default(), |all, line| {
+        let told = lines.fold(Self::default(), |all, line| {
             let number = |word: &str| {
                 let before =
                     line.split_once(word).and_then(|(before, _)| before.trim_end().rsplit(' ').next());
                 before.and_then(|number| number.parse::<u64>().ok()).unwrap_or_default()
             };
             let [passed, failed, skipped] = [" passed;", " failed;", " ignored;"].map(number);
-            all.and(Self { passed, failed, skipped, bad: vec![] })
-        })
+            all.and(Self { passed, failed, skipped, ..Self::default() })
+        });
+        // A test may say it twice, with two reasons; it is one test all the same.
+        let tests = summary.lines().filter_map(|line| line.strip_prefix(NOT_RUN)?.split(" (").next());
+        let not_run = u64::try_from(tests.collect::<BTreeSet<_>>().len()).unwrap_or(u64::MAX);
+        Self { passed: told.passed.saturating_sub(not_run), not_run, ..told }
     }
 
     fn and(mut self, other: Self) -> Self {
         self.bad.extend(other.bad);
-        let (passed, failed) = (self.passed + other.passed, self.failed + other.failed);
-        Self { passed, failed, skipped: self.skipped + other.skipped, bad: self.bad }
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.not_run += other.not_run;
+        self
     }
 
     fn shown(&self) -> String {
-        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+        let Self { passed, failed, skipped, not_run, bad: _ } = self;
+        format!("{passed} passed, {failed} failed, {skipped} skipped, {not_run} not run")
     }
 }
 
@@ -166,12 +183,14 @@ fn checks() -> Vec<Job> {
 fn run_lane(lane: Vec<Job>, logs: &Path) -> Tally {
     let mut all = Tally::default();
     for mut job in lane {
-        let log = logs.join(format!("{}.log", job.name.replace('/', "-")));
+        let file = |kind: &str| logs.join(format!("{}.{kind}", job.name.replace('/', "-")));
+        let (log, summary) = (file("log"), file("summary"));
         let begun = Instant::now();
-        let ended = run_job(&mut job.command, &log);
-        let printed = fs::read(&log).unwrap_or_default();
-        let printed = String::from_utf8_lossy(&printed);
-        let mut tally = Tally::of(&printed);
+        let ended = run_job(&mut job.command, &log, &summary);
+        let read = |file: &Path| String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned();
+        let (printed, summary) = (read(&log), read(&summary));
+        let ended = ended.and_then(|is_good| add_to_summary(&summary).map(|()| is_good));
+        let mut tally = Tally::of(&printed, &summary);
         let line = format!("{:6.1} s  {}: {}", begun.elapsed().as_secs_f64(), job.name, tally.shown());
         match ended {
             Ok(true) => say(&format!("ok     {line}")),
@@ -186,10 +205,20 @@ fn run_lane(lane: Vec<Job>, logs: &Path) -> Tally {
     all
 }
 
-fn run_job(command: &mut Command, log: &Path) -> Result<bool> {
+fn run_job(command: &mut Command, log: &Path, summary: &Path) -> Result<bool> {
     let file = File::create(log).with_context(|| log.display().to_string())?;
+    // Empty: what an earlier run said there is not of this one.
+    File::create(summary).with_context(|| summary.display().to_string())?;
+    command.env(SUMMARY, summary);
     let status = command.stdin(std::process::Stdio::null()).stdout(file.try_clone()?).stderr(file).status();
     Ok(status.with_context(|| format!("{} does not start", command.get_program().display()))?.success())
+}
+
+/// `make test` shows the summary of all at its end.
+fn add_to_summary(of_job: &str) -> Result<()> {
+    let Some(path) = std::env::var_os(SUMMARY) else { return Ok(()) };
+    let mut all = File::options().create(true).append(true).open(path).context(SUMMARY)?;
+    Ok(all.write_all(of_job.as_bytes())?)
 }
 
 #[allow(clippy::print_stdout, reason = "that is what it is for")]
@@ -242,9 +271,44 @@ mod tests {
     fn what_suites_say_at_their_end_is_added_up() {
         let printed = "running 3 tests\ntest result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
                        test result: FAILED. 10 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 2s\n";
-        let told = Tally::of(printed);
-        assert_eq!(told, Tally { passed: 12, failed: 1, skipped: 1, bad: vec![] });
-        assert_eq!(told.shown(), "12 passed, 1 failed, 1 skipped");
-        assert_eq!(Tally::of("no test at all"), Tally::default());
+        let told = Tally::of(printed, "");
+        assert_eq!(told, Tally { passed: 12, failed: 1, skipped: 1, ..Tally::default() });
+        assert_eq!(told.shown(), "12 passed, 1 failed, 1 skipped, 0 not run");
+        assert_eq!(Tally::of("no test at all", "model: 3 scenarios"), Tally::default());
+    }
+
+    #[test]
+    fn a_test_whose_lab_is_missing_does_not_count_as_passed() {
+        let summary = "not run: fence::one (missing: QEMU)\nfence: held\nnot run: fence::two (missing: QEMU)\n\
+                       not run: fence::two (missing: its kernel)\n";
+        let told = Tally::of("test result: ok. 5 passed; 0 failed; 0 ignored;", summary);
+        assert_eq!(told.shown(), "3 passed, 0 failed, 0 skipped, 2 not run");
+        // A suite without a harness has none that passed.
+        assert_eq!(
+            Tally::of("", "not run: csi.proto was not compared").shown(),
+            "0 passed, 0 failed, 0 skipped, 1 not run"
+        );
+        assert_eq!(told.and(Tally { passed: 1, not_run: 1, ..Tally::default() }).not_run, 3);
+    }
+
+    #[test]
+    fn each_job_has_a_summary_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = |name: &str, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            Job { name: name.into(), command }
+        };
+        let passed = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored;'";
+        let lacking = format!("{passed}; echo 'not run: a (missing: b)' >>\"$BOWLINE_SUMMARY\"");
+        // What the first run said is not of the second.
+        for (script, expected) in [
+            (lacking.as_str(), "3 passed, 0 failed, 0 skipped, 1 not run"),
+            (passed, "4 passed, 0 failed, 0 skipped, 0 not run"),
+        ] {
+            let told = run_lane(vec![job("p/lacking", script), job("p/all", passed)], directory.path());
+            assert_eq!(told.shown(), expected);
+            assert_eq!(told.bad, [""; 0]);
+        }
     }
 }

@@ -40,7 +40,7 @@ fn on_a_small_disk(name: &str, test: fn(&Path)) {
     match small_disk("true").output() {
         Ok(output) if output.status.success() => {}
         other => {
-            println!("not run: no tmpfs of its own ({other:?}); only the quota test has tried a full disk");
+            bowline_testkit::say(&format!("not run: {name} (no tmpfs of its own: {other:?})"));
             return;
         }
     }

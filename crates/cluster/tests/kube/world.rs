@@ -7,7 +7,7 @@ use bowline_csi::Name;
 use bowline_engine::SystemClock;
 use bowline_store::{MemoryStore, Store};
 use bowline_testkit::SimTarget;
-use bowline_testkit::lab::ApiLab;
+use bowline_testkit::lab::{ApiLab, not_run};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -41,7 +41,12 @@ pub(crate) static TURN: Turn<()> = Turn::const_new(());
 
 /// The lab of all tests; `None` says that it cannot run here.
 pub(crate) fn lab() -> Option<&'static ApiLab> {
-    LAB.get_or_init(ApiLab::start).as_ref()
+    let lab = LAB.get_or_init(ApiLab::start).as_ref();
+    if lab.is_none() {
+        // Whoever started it has said so; each other test that lacks it is one that did not run, too.
+        not_run("the lab of all tests");
+    }
+    lab
 }
 
 /// A controller that runs.
