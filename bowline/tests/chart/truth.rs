@@ -141,7 +141,17 @@ async fn alerts_and_dashboard_use_only_metrics_that_the_process_has() {
     // Reasons are values of a label; a verdict that was renamed would silence its alert.
     let rules = std::fs::read_to_string(chart_directory().join("files/rules.yaml")).unwrap();
     let verdicts = std::fs::read_to_string(chart_directory().join("../../docs/why.md")).unwrap();
-    for reason in rules.split("reason=\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+    let labels = ["reason=\"", "reason=~\""].into_iter();
+    let values =
+        labels.flat_map(|label| rules.split(label).skip(1)).filter_map(|rest| rest.split('"').next());
+    let reasons: Vec<_> = values.flat_map(|value| value.split('|')).collect();
+    assert!(reasons.len() > 2, "{reasons:?}");
+    for reason in reasons {
         assert!(verdicts.contains(reason), "{reason} is no verdict");
+    }
+    // A counter with labels begins at one, so the first time that something happens is no increase of it; and it does not rise while that lasts.
+    for counter in rules.split("increase(").skip(1).filter_map(|rest| rest.split(['[', '{']).next()) {
+        let begins = exposed.lines().any(|line| line == format!("{counter} 0"));
+        assert!(begins, "an alert on the increase of {counter}, which is not there before it rises");
     }
 }

@@ -1,6 +1,6 @@
 //! One volume while there is something to do for it: drives the [`Executor`] and does what it says.
 
-use bowline_core::{Effect, Epoch, Export, Ledger, Outcome, Ticket, TicketId, VolumeId, decide};
+use bowline_core::{Effect, Epoch, Export, Ledger, Outcome, Ticket, TicketId, Verdict, VolumeId, decide};
 use bowline_store::{Key, Revision, StoreError, record};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -420,11 +420,16 @@ impl Actor {
             let _ = self.shared.notices.send((self.volume.clone(), notice));
         }
         self.count_verdicts();
+        let waiting = self.executor.verdicts().values().filter(|verdict| !verdict.is_satisfied());
+        let waiting: Vec<_> = waiting.map(Verdict::reason).collect();
         if let Some(known) = lock(&self.shared.volumes).get_mut(&self.volume) {
             let tickets = self.executor.ledger().tickets();
             known
                 .tickets
                 .retain(|id, facts| tickets.get(id).is_some_and(|one| one.generation <= facts.generation));
+            // They wait on when this actor ends, so what was counted is not kept here.
+            self.shared.metrics.waiting(&known.waiting, &waiting);
+            known.waiting = waiting;
         }
         let view = Arc::new(self.view());
         self.waiters.show(&view);

@@ -168,12 +168,14 @@ pub(crate) struct Known {
     pub(crate) tickets: BTreeMap<TicketId, TicketFacts>,
     /// The newest epoch that a stored ledger of it was seen with: zero if it may have had one that nobody saw, nothing if it never had one.
     pub(crate) past: Option<Epoch>,
+    /// What its tickets wait for, as it is counted.
+    pub(crate) waiting: Vec<&'static str>,
 }
 
 impl Known {
     /// A volume that may have a past.
     pub(crate) fn new(facts: VolumeFacts) -> Self {
-        Self { facts, tickets: BTreeMap::new(), past: Some(Epoch::default()) }
+        Self { facts, tickets: BTreeMap::new(), past: Some(Epoch::default()), waiting: Vec::new() }
     }
 }
 
@@ -402,6 +404,7 @@ impl Engine {
             return Err(EngineError::TargetInUse { target, volume });
         }
         lock(&self.shared.targets).remove(target);
+        self.shared.metrics.forget_target(target);
         Ok(())
     }
 
@@ -431,7 +434,7 @@ impl Shared {
     /// The way to a target. One that is not connected has a way, too: its volumes are known, keep what they have, and wait.
     pub(crate) fn link(&self, target: &TargetId) -> Arc<Link> {
         let mut targets = lock(&self.targets);
-        let make = || Arc::new(Link::new(target.clone(), &self.settings, self.clock.now()));
+        let make = || Arc::new(Link::new(target.clone(), &self.settings, &self.metrics, self.clock.now()));
         Arc::clone(targets.entry(target.clone()).or_insert_with(make))
     }
 

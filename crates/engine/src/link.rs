@@ -1,12 +1,13 @@
 use bowline_core::{Contact, Effect, Epoch, Export, Outcome, TargetId, Timestamp, VolumeId};
 use bowline_target::{Grant, Page, Revocation, Target, TargetError};
+use prometheus_client::metrics::gauge::Gauge;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-use crate::Settings;
+use crate::{Metrics, Settings};
 
 /// Whom a target lets in, for every volume it exports.
 pub(crate) type Listings = HashMap<VolumeId, BTreeMap<Epoch, Export>>;
@@ -26,6 +27,8 @@ pub(crate) struct Link {
     timeout: Duration,
     page: usize,
     contact: Mutex<Contact>,
+    /// Whether it did not answer when it was last asked for its list.
+    silent: Gauge,
     /// Whether somebody compares it now and then.
     kept: AtomicBool,
     /// Numbers moments in their order.
@@ -39,8 +42,10 @@ fn not_compared(since: Timestamp, error: &str) -> Contact {
 }
 
 impl Link {
-    pub(crate) fn new(id: TargetId, settings: &Settings, now: Timestamp) -> Self {
+    pub(crate) fn new(id: TargetId, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Self {
         let contact = not_compared(now, "it is not connected");
+        let silent = metrics.silent(&id);
+        silent.set(1);
         Self {
             id,
             target: Mutex::default(),
@@ -48,6 +53,7 @@ impl Link {
             timeout: settings.ask_timeout,
             page: settings.page,
             contact: Mutex::new(contact),
+            silent,
             kept: AtomicBool::new(false),
             moments: AtomicU64::new(0),
             looked: tokio::sync::Mutex::default(),
@@ -116,6 +122,7 @@ impl Link {
             Ok(asked) => self.pages(asked.as_ref()).await.map(|listings| Listed { listings, asked }),
             Err(error) => Err(error),
         };
+        self.silent.set(i64::from(listed.is_err()));
         let mut contact = self.contact.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Err(error), Contact::NotCompared { since, .. }) = (&listed, &*contact) {
             *contact = not_compared((*since).min(now), &error.to_string());

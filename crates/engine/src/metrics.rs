@@ -1,4 +1,4 @@
-use bowline_core::{Effect, Outcome};
+use bowline_core::{Effect, Outcome, TargetId};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -17,10 +17,23 @@ pub(crate) struct EffectResult {
     result: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTarget {
+    target: String,
+}
+
+impl OfTarget {
+    fn new(target: &TargetId) -> Self {
+        Self { target: target.to_string() }
+    }
+}
+
 /// What the engine counts. No label grows with the number of volumes.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     verdicts: Family<Reason, Counter>,
+    waiting: Family<Reason, Gauge>,
+    silent: Family<OfTarget, Gauge>,
     effects: Family<EffectResult, Counter>,
     store_retries: Counter,
     pub(crate) time_to_verdict: Histogram,
@@ -36,6 +49,8 @@ impl Metrics {
         let time_to_verdict = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
         let metrics = Self {
             verdicts: Family::default(),
+            waiting: Family::default(),
+            silent: Family::default(),
             effects: Family::default(),
             store_retries: Counter::default(),
             time_to_verdict,
@@ -43,10 +58,25 @@ impl Metrics {
             queue: Gauge::default(),
             stray_exports: Gauge::default(),
         };
-        let Self { verdicts, effects, store_retries, time_to_verdict, actors, queue, stray_exports } =
-            metrics.clone();
+        let Self {
+            verdicts,
+            waiting,
+            silent,
+            effects,
+            store_retries,
+            time_to_verdict,
+            actors,
+            queue,
+            stray_exports,
+        } = metrics.clone();
         let registry = registry.sub_registry_with_prefix("bowline_engine");
         registry.register("verdicts", "Verdicts reached on tickets, by reason", verdicts);
+        registry.register("tickets_waiting", "Tickets that wait now, by what they wait for", waiting);
+        registry.register(
+            "target_silent",
+            "1 if the target did not say whom it lets in when it was last asked, or is not connected",
+            silent,
+        );
         registry.register("effects", "Questions to targets, by what was asked and answered", effects);
         registry.register(
             "store_retries",
@@ -66,6 +96,25 @@ impl Metrics {
 
     pub(crate) fn verdict(&self, reason: &'static str) {
         self.verdicts.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// The tickets of one volume wait for something else than before.
+    pub(crate) fn waiting(&self, before: &[&'static str], now: &[&'static str]) {
+        for reason in now {
+            self.waiting.get_or_create(&Reason { reason }).inc();
+        }
+        for reason in before {
+            self.waiting.get_or_create(&Reason { reason }).dec();
+        }
+    }
+
+    /// Where it is told whether a target is silent.
+    pub(crate) fn silent(&self, target: &TargetId) -> Gauge {
+        self.silent.get_or_create_owned(&OfTarget::new(target))
+    }
+
+    pub(crate) fn forget_target(&self, target: &TargetId) {
+        self.silent.remove(&OfTarget::new(target));
     }
 
     pub(crate) fn store_retry(&self) {

@@ -68,7 +68,7 @@ pub async fn start(parts: Parts) -> Result<Engine, StartError> {
     let Parts { store, targets, volumes, nodes, clock, settings, metrics } = parts;
     let mut links = BTreeMap::new();
     for target in targets {
-        let link = Link::new(target.id().clone(), &settings, clock.now());
+        let link = Link::new(target.id().clone(), &settings, &metrics, clock.now());
         link.connect(Arc::clone(&target), clock.now());
         if links.insert(target.id().clone(), Arc::new(link)).is_some() {
             return Err(StartError::TargetTwice(target.id().clone()));
@@ -136,7 +136,7 @@ async fn list_targets(shared: &Arc<Shared>) -> (BTreeMap<TargetId, Listings>, As
     (listings, asked)
 }
 
-/// Reads all ledgers; returns the volumes for which there is something to do.
+/// Reads all ledgers; returns the volumes for which there is something to do, or for which somebody waits.
 async fn read_ledgers(
     shared: &Arc<Shared>,
     listings: &BTreeMap<TargetId, Listings>,
@@ -154,7 +154,8 @@ async fn read_ledgers(
         if let Some(at) = plan.wake {
             shared.wake_idle(&volume, at);
         }
-        if is_work(&plan, &ledger) {
+        // Those who wait are counted by its actor.
+        if is_work(&plan, &ledger) || somebody_waits(&plan) {
             busy.insert(volume);
         }
     })
@@ -197,7 +198,7 @@ fn plan_with(
     volume: &VolumeId,
     ledger: &Ledger,
 ) -> Option<Plan> {
-    let Known { facts, tickets, past: _ } = lock(&shared.volumes).get(volume).cloned()?;
+    let Known { facts, tickets, past: _, waiting: _ } = lock(&shared.volumes).get(volume).cloned()?;
     let listing = listings.get(&facts.target);
     let mut seen = Observed { tickets, ..Observed::new(facts) };
     seen.exports = listing.map(|listing| listing.get(volume).cloned().unwrap_or_default());
@@ -207,6 +208,10 @@ fn plan_with(
 
 fn is_work(plan: &Plan, ledger: &Ledger) -> bool {
     plan.next != *ledger || !plan.effects.is_empty()
+}
+
+fn somebody_waits(plan: &Plan) -> bool {
+    !plan.verdicts.values().all(Verdict::is_satisfied)
 }
 
 fn wake_volume(shared: &Arc<Shared>, listings: &BTreeMap<TargetId, Listings>, volume: &VolumeId) {
@@ -238,7 +243,7 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
         let Some(plan) = plan else { return };
         if is_work(&plan, &ledger) {
             busy.insert(volume);
-        } else if is_first && !plan.verdicts.values().all(Verdict::is_satisfied) {
+        } else if is_first && somebody_waits(&plan) {
             waiting.insert(volume);
         }
     })

@@ -7,6 +7,7 @@ mod adopt;
 mod attach;
 mod crowd;
 mod fairness;
+mod gauges;
 mod lifecycle;
 mod lost;
 mod random;
