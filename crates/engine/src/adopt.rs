@@ -45,8 +45,8 @@ impl Engine {
         }
         lock(&shared.nodes).follow(volume, &Ledger::default(), ledger);
         let listed = exports.listings.get(volume).cloned().unwrap_or_default();
-        if !listed.is_empty() && shared.metrics.stray_exports.get() > 0 {
-            shared.metrics.stray_exports.dec();
+        if !listed.is_empty() {
+            shared.link(&exports.target).has_one_stray_less();
         }
         lock(&shared.lists).insert(volume.clone(), listed);
         // The list lies ready, also for one that has no ledger yet.

@@ -29,6 +29,8 @@ pub(crate) struct Link {
     contact: Mutex<Contact>,
     /// Whether it did not answer when it was last asked for its list.
     silent: Gauge,
+    /// How many volumes its list had that nobody knows.
+    strays: Gauge,
     /// Whether somebody compares it now and then.
     kept: AtomicBool,
     /// Numbers moments in their order.
@@ -44,7 +46,7 @@ fn not_compared(since: Timestamp, error: &str) -> Contact {
 impl Link {
     pub(crate) fn new(id: TargetId, settings: &Settings, metrics: &Metrics, now: Timestamp) -> Self {
         let contact = not_compared(now, "it is not connected");
-        let silent = metrics.silent(&id);
+        let (silent, strays) = (metrics.silent(&id), metrics.strays(&id));
         silent.set(1);
         Self {
             id,
@@ -54,6 +56,7 @@ impl Link {
             page: settings.page,
             contact: Mutex::new(contact),
             silent,
+            strays,
             kept: AtomicBool::new(false),
             moments: AtomicU64::new(0),
             looked: tokio::sync::Mutex::default(),
@@ -136,6 +139,23 @@ impl Link {
         let place = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         if place.as_ref().is_some_and(|now| Arc::ptr_eq(now, asked)) {
             *self.contact.lock().unwrap_or_else(PoisonError::into_inner) = Contact::Compared;
+        }
+    }
+
+    /// Of the volumes in its list, nobody knows these. They are left alone.
+    pub(crate) fn has_strays(&self, strays: &[VolumeId]) {
+        let count = i64::try_from(strays.len()).unwrap_or(i64::MAX);
+        if self.strays.set(count) != count {
+            for volume in strays {
+                tracing::warn!(%volume, target = %self.id, "a target exports this volume, and nobody knows it; left alone");
+            }
+        }
+    }
+
+    /// One of them has become known.
+    pub(crate) fn has_one_stray_less(&self) {
+        if self.strays.get() > 0 {
+            self.strays.dec();
         }
     }
 

@@ -39,7 +39,7 @@ pub struct Metrics {
     pub(crate) time_to_verdict: Histogram,
     pub(crate) actors: Gauge,
     pub(crate) queue: Gauge,
-    pub(crate) stray_exports: Gauge,
+    strays: Family<OfTarget, Gauge>,
 }
 
 impl Metrics {
@@ -56,7 +56,7 @@ impl Metrics {
             time_to_verdict,
             actors: Gauge::default(),
             queue: Gauge::default(),
-            stray_exports: Gauge::default(),
+            strays: Family::default(),
         };
         let Self {
             verdicts,
@@ -67,7 +67,7 @@ impl Metrics {
             time_to_verdict,
             actors,
             queue,
-            stray_exports,
+            strays,
         } = metrics.clone();
         let registry = registry.sub_registry_with_prefix("bowline_engine");
         registry.register("verdicts", "Verdicts reached on tickets, by reason", verdicts);
@@ -90,7 +90,7 @@ impl Metrics {
         );
         registry.register("actors", "Volumes with something to do", actors);
         registry.register("queue", "Messages that wait for an actor", queue);
-        registry.register("stray_exports", "Volumes that a target exports and nobody knows", stray_exports);
+        registry.register("stray_exports", "Volumes that a target exports and nobody knows", strays);
         metrics
     }
 
@@ -113,7 +113,13 @@ impl Metrics {
         self.silent.get_or_create_owned(&OfTarget::new(target))
     }
 
+    /// Where it is told how many volumes a target exports that nobody knows.
+    pub(crate) fn strays(&self, target: &TargetId) -> Gauge {
+        self.strays.get_or_create_owned(&OfTarget::new(target))
+    }
+
     pub(crate) fn forget_target(&self, target: &TargetId) {
+        self.strays.remove(&OfTarget::new(target));
         self.silent.remove(&OfTarget::new(target));
     }
 

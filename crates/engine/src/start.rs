@@ -160,15 +160,21 @@ async fn read_ledgers(
         }
     })
     .await?;
-    let known: HashSet<VolumeId> = lock(&shared.volumes).keys().cloned().collect();
-    let (exported, strays): (BTreeSet<_>, BTreeSet<_>) =
-        unread.into_iter().partition(|volume| known.contains(volume));
-    for volume in &strays {
-        tracing::warn!(%volume, "a target exports this volume, and nobody knows it; left alone");
+    for link in shared.links() {
+        if let Some(listing) = listings.get(&link.id) {
+            count_strays(shared, &link, listing, &unread);
+        }
     }
-    shared.metrics.stray_exports.set(i64::try_from(strays.len()).unwrap_or(i64::MAX));
-    busy.extend(exported);
+    busy.extend(unread.into_iter().filter(|volume| lock(&shared.volumes).contains_key(volume)));
     Ok(busy)
+}
+
+/// Counts what a target exports of which there is neither a ledger nor anything that is known. It is left alone.
+fn count_strays(shared: &Shared, link: &Link, listing: &Listings, unread: &BTreeSet<VolumeId>) {
+    let volumes = lock(&shared.volumes);
+    let strays =
+        unread.iter().filter(|volume| listing.contains_key(*volume) && !volumes.contains_key(*volume));
+    link.has_strays(&strays.cloned().collect::<Vec<_>>());
 }
 
 async fn for_each_ledger(
@@ -248,6 +254,7 @@ pub(crate) async fn compare(shared: &Arc<Shared>, link: &Link) -> Result<(), Com
         }
     })
     .await?;
+    listings.values().for_each(|listing| count_strays(shared, link, listing, &unread));
     let is_here = |volume: &VolumeId| {
         lock(&shared.volumes).get(volume).is_some_and(|known| known.facts.target == *target)
     };

@@ -41,7 +41,7 @@ async fn who_is_in_keeps_its_grant_and_nobody_is_let_in_beside_it() {
     running.quiet().await;
     assert_eq!(world.target.open(&v()), [(7, node("a"))], "the very grant it had");
     assert!(!adopt_again(&running).await, "what is known is left alone");
-    assert_eq!(running.metric("bowline_engine_stray_exports "), "0");
+    assert_eq!(running.metric("bowline_engine_stray_exports{target=\"sim\"}"), "0");
     // From now on it is a volume like any other.
     running.detach(&csi("a")).await;
     assert_eq!(reason(&running.attach(csi("b")).await), "Satisfied");

@@ -3,12 +3,15 @@
 use bowline_core::{Epoch, Mode, Notice};
 use bowline_engine::{StartError, Submitted, Withdrawn};
 use bowline_store::{Expected, Key};
+use bowline_target::Target as _;
 use bowline_testkit::{Fate, Luck, csi, node, volume};
 use futures::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::world::{World, reason, v};
+
+const STRAYS: &str = "bowline_engine_stray_exports{target=\"sim\"}";
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_finds_what_was_attached_and_asks_nothing_twice() {
@@ -44,7 +47,26 @@ async fn an_export_of_a_volume_nobody_knows_is_left_alone_and_counted() {
     let running = world.engine().await;
     running.quiet().await;
     assert_eq!(world.target.open(&stray).len(), 1);
-    assert_eq!(running.metric("bowline_engine_stray_exports "), "1");
+    assert_eq!(running.metric(STRAYS), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_export_that_nobody_knows_was_not_counted_where_its_target_was_silent_at_the_start() {
+    let world = World::new();
+    let stray = volume("somebody-elses");
+    world.target.tamper(&stray, |exports| exports.allow(&node("x"), Epoch::new(1), Mode::UNKNOWN).unwrap());
+    world.target.set_silent(true);
+    let running = world.engine().await;
+    assert_eq!(running.metric(STRAYS), "0");
+    world.target.set_silent(false);
+    running.engine.compare(world.target.id()).await.unwrap();
+    assert_eq!(running.metric(STRAYS), "1");
+    // Whoever had it has let it go.
+    world.target.tamper(&stray, |exports| {
+        exports.revoke(&node("x"), Epoch::new(1));
+    });
+    running.engine.compare(world.target.id()).await.unwrap();
+    assert_eq!(running.metric(STRAYS), "0");
 }
 
 #[tokio::test(start_paused = true)]
