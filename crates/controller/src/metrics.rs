@@ -1,5 +1,6 @@
 //! What the catalog counts. No label grows with the number of volumes.
 
+use bowline_core::TargetId;
 use bowline_target::Capacity;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -16,7 +17,18 @@ struct Call {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Bytes {
+    target: String,
     of: &'static str,
+}
+
+/// What each kind of room is called.
+fn rooms(capacity: &Capacity) -> [(&'static str, u64); 4] {
+    [
+        ("total", capacity.total),
+        ("free", capacity.free),
+        ("promised", capacity.promised),
+        ("available", capacity.available),
+    ]
 }
 
 type Durations = Family<Call, Histogram, fn() -> Histogram>;
@@ -57,7 +69,7 @@ impl Metrics {
         registry.register("snapshots", "Snapshots, those in groups too", snapshots);
         registry.register(
             "capacity_bytes",
-            "Room on the target for new volumes, when it was last asked",
+            "Room on targets for new volumes, when each was last asked",
             capacity,
         );
         registry.register(
@@ -77,15 +89,16 @@ impl Metrics {
         self.operations.get_or_create(&Call { rpc, code: bowline_csi::code::name(code) }).observe(seconds);
     }
 
-    pub(crate) fn room(&self, capacity: &Capacity) {
-        let rows = [
-            ("total", capacity.total),
-            ("free", capacity.free),
-            ("promised", capacity.promised),
-            ("available", capacity.available),
-        ];
-        for (of, bytes) in rows {
-            self.capacity.get_or_create(&Bytes { of }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    pub(crate) fn room(&self, target: &TargetId, capacity: &Capacity) {
+        for (of, bytes) in rooms(capacity) {
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.capacity.get_or_create(&Bytes { target: target.to_string(), of }).set(bytes);
+        }
+    }
+
+    pub(crate) fn no_room(&self, target: &TargetId) {
+        for (of, _) in rooms(&Capacity::default()) {
+            self.capacity.remove(&Bytes { target: target.to_string(), of });
         }
     }
 }

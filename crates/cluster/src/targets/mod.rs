@@ -310,12 +310,16 @@ impl Context {
     }
 
     async fn show(&self, target: &Target, agent: &AgentClient, look: Look) -> Result<(), TargetFailure> {
+        let room = agent.capacity().await;
+        if let Ok(room) = &room {
+            self.catalog.count_room(&id(target)?, room);
+        }
         let heard = Heard {
             version: agent.version(),
             least: agent.sizes().minimum,
             clock: look.clock,
             exports: look.exports,
-            room: agent.capacity().await.map_err(|error| error.to_string()),
+            room: room.map_err(|error| error.to_string()),
         };
         self.write(target, told(target, Ok(&heard), Timestamp::now())).await
     }

@@ -12,10 +12,11 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::world::{World, lab, parse, pv, wait_for};
@@ -26,10 +27,20 @@ pub(crate) async fn running(
     notes: Option<Arc<KubeStore>>,
 ) -> (bowline_controller::Catalog, Running) {
     let (catalog, registry, roll) = world.catalog().await;
+    let running = running_on(world, (&catalog, &registry, roll), fence, notes).await;
+    (catalog, running)
+}
+
+pub(crate) async fn running_on(
+    world: &World,
+    (catalog, registry, roll): (&bowline_controller::Catalog, &Arc<Mutex<Registry>>, bowline_cluster::Roll),
+    fence: Option<Duration>,
+    notes: Option<Arc<KubeStore>>,
+) -> Running {
     let parts = Parts {
         client: world.client.clone(),
         catalog: catalog.clone(),
-        registry,
+        registry: Arc::clone(registry),
         roll,
         instance: "test".to_owned(),
         attacher: true,
@@ -37,7 +48,7 @@ pub(crate) async fn running(
         patience: Duration::from_secs(1),
         fence_not_ready_after: fence,
     };
-    (catalog, run(parts).await.unwrap())
+    run(parts).await.unwrap()
 }
 
 async fn volume(world: &World, catalog: &bowline_controller::Catalog, name: &str) -> Volume {

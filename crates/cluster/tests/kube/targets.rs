@@ -12,13 +12,14 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use prometheus_client::registry::Registry;
 use serde_json::json;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::people::running;
+use crate::people::running_on;
 use crate::world::{DRIVER, World, pv, wait_for};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -27,6 +28,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 struct Site {
     world: World,
     catalog: bowline_controller::Catalog,
+    registry: Arc<Mutex<Registry>>,
     agents: TlsFiles,
     running: bowline_cluster::Running,
     _keeping: tokio::task::JoinHandle<()>,
@@ -43,7 +45,8 @@ impl Site {
             let made = authority.sign(name, Timestamp::now()).unwrap();
             made.write(&place.path().join(directory)).unwrap();
         }
-        let (catalog, running) = running(&world, None, None).await;
+        let (catalog, registry, roll) = world.catalog().await;
+        let running = running_on(&world, (&catalog, &registry, roll), None, None).await;
         let adopter = Adopter::new(AdopterParts {
             client: world.client.clone(),
             store: Arc::clone(&world.store),
@@ -61,7 +64,7 @@ impl Site {
             adopter,
         }));
         let agents = TlsFiles::new(place.path().join("agent"));
-        Some(Self { world, catalog, agents, running, _keeping: keeping, _place: place })
+        Some(Self { world, catalog, registry, agents, running, _keeping: keeping, _place: place })
     }
 
     async fn listener(&self) -> (Listener, String) {
@@ -107,6 +110,14 @@ impl Site {
         OrphanStatuses { client: self.world.client.clone(), pvs: Arc::clone(&self.running.pvs) }
     }
 
+    /// What is counted of its room that is left.
+    fn room(&self, name: &str) -> Option<String> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry.lock().unwrap()).unwrap();
+        let line = format!("bowline_capacity_bytes{{target=\"{name}\",of=\"available\"}} ");
+        text.lines().find_map(|one| one.strip_prefix(&line)).map(str::to_owned)
+    }
+
     fn is_connected(&self, name: &str) -> bool {
         self.catalog.targets().iter().any(|one| one.id() == &TargetId::new(name).unwrap())
     }
@@ -123,6 +134,8 @@ async fn a_target_says_whether_it_is_reached_understood_in_step_open_to_volumes_
         site.until("good", expected).await;
     }
     site.until("good", "AcceptsVolumes=True/HasRoom").await;
+    // Nobody has asked for room: with several targets, nobody asks for that of all.
+    let room = site.room("good").expect("its room is counted");
     site.until("good", "ExportsShown=True/AllShown").await;
     assert_eq!(site.status("good").await.version, VERSION);
     let all = site.catalog.targets();
@@ -136,6 +149,7 @@ async fn a_target_says_whether_it_is_reached_understood_in_step_open_to_volumes_
     let targets = site.world.api::<Target>();
     targets.patch("good", &PatchParams::default(), &Patch::Merge(&drain)).await.unwrap();
     site.until("good", "AcceptsVolumes=False/Draining").await;
+    assert_eq!(site.room("good"), None, "room for new volumes was {room}");
     let told = site.until("good", "ExportsShown=False/Missing").await;
     assert!(told.ends_with("and tried again every 10s: v (no such address)."), "{told}");
 

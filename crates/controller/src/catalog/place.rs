@@ -160,7 +160,10 @@ impl Inner {
         let (mut rooms, mut silent) = (Vec::new(), None);
         for (target, room) in futures::future::join_all(asked).await {
             match room {
-                Ok(room) => rooms.push((target, room)),
+                Ok(room) => {
+                    self.count_room(target.id(), &room);
+                    rooms.push((target, room));
+                }
                 Err(failure) => {
                     tracing::warn!(target = %target.id(), failure = failure.sentence, "it does not say how much room it has");
                     let sentence = format!("target {}: {}", target.id(), failure.sentence);

@@ -4,7 +4,6 @@ use bowline_core::VolumeId;
 use bowline_csi::code::{GetCapacityError, ListError};
 use bowline_target::{Capacity, Item, Provision, ProvisionError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::{Catalog, Drift, Inner};
 use crate::failure::{Failure, Why};
@@ -15,7 +14,14 @@ impl Catalog {
     /// How much room there is for new volumes, on all targets that answer.
     pub async fn capacity(&self) -> Result<Capacity, GetCapacityError> {
         let rooms = self.inner.rooms(self.inner.open_to_new(self.inner.connected())).await?;
-        Ok(self.inner.in_all(&rooms))
+        let mut sum = Capacity::default();
+        for (_, room) in rooms {
+            sum.total = sum.total.saturating_add(room.total);
+            sum.free = sum.free.saturating_add(room.free);
+            sum.promised = sum.promised.saturating_add(room.promised);
+            sum.available = sum.available.saturating_add(room.available);
+        }
+        Ok(sum)
     }
 
     /// What the targets hold that no record knows, and what records name that is not there: for `bowline doctor`.
@@ -30,19 +36,6 @@ pub(crate) fn unanswered(error: &ProvisionError) -> Failure {
 }
 
 impl Inner {
-    /// The room on all targets, which is counted too.
-    pub(crate) fn in_all(&self, rooms: &[(Arc<dyn Provision>, Capacity)]) -> Capacity {
-        let mut sum = Capacity::default();
-        for (_, room) in rooms {
-            sum.total = sum.total.saturating_add(room.total);
-            sum.free = sum.free.saturating_add(room.free);
-            sum.promised = sum.promised.saturating_add(room.promised);
-            sum.available = sum.available.saturating_add(room.available);
-        }
-        self.metrics.room(&sum);
-        sum
-    }
-
     /// What is wrong with a volume, as its target sees it.
     pub(crate) async fn fault(&self, id: &VolumeId) -> Result<Option<String>, Failure> {
         let volume = self.volume(id).await?;

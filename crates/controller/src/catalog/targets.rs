@@ -2,7 +2,7 @@
 
 use bowline_core::TargetId;
 use bowline_engine::CompareError;
-use bowline_target::{Provision, Target};
+use bowline_target::{Capacity, Provision, Target};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -46,8 +46,12 @@ impl Catalog {
         // Nothing new is made there while it is looked for what is.
         let connected = lock(&self.inner.targets).remove(target);
         let checked = self.inner.nothing_is_on(target).await;
-        if let (Err(_), Some(connected)) = (&checked, connected) {
-            lock(&self.inner.targets).entry(target.clone()).or_insert(connected);
+        match (&checked, connected) {
+            (Ok(()), _) => self.inner.metrics.no_room(target),
+            (Err(_), Some(connected)) => {
+                drop(lock(&self.inner.targets).entry(target.clone()).or_insert(connected))
+            }
+            (Err(_), None) => {}
         }
         checked
     }
@@ -56,6 +60,9 @@ impl Catalog {
     pub fn drain_target(&self, target: &TargetId, is_draining: bool) {
         let mut draining = lock(&self.inner.draining);
         let changed = if is_draining { draining.insert(target.clone()) } else { draining.remove(target) };
+        if is_draining {
+            self.inner.metrics.no_room(target);
+        }
         if changed {
             tracing::info!(%target, is_draining, "whether new volumes are made there has changed");
         }
@@ -74,6 +81,11 @@ impl Catalog {
         kinds.into_iter().map(known).collect()
     }
 
+    /// Counts what a target has just said of its room.
+    pub fn count_room(&self, target: &TargetId, room: &Capacity) {
+        self.inner.count_room(target, room);
+    }
+
     /// The targets that are connected, by name.
     pub fn targets(&self) -> Vec<Arc<dyn Provision>> {
         self.inner.connected()
@@ -83,6 +95,14 @@ impl Catalog {
 impl Inner {
     pub(crate) fn connected(&self) -> Vec<Arc<dyn Provision>> {
         lock(&self.targets).values().cloned().collect()
+    }
+
+    /// Of a target that was forgotten meanwhile, or where nothing new is made, no room is counted.
+    pub(crate) fn count_room(&self, target: &TargetId, room: &Capacity) {
+        let (targets, draining) = (lock(&self.targets), lock(&self.draining));
+        if targets.contains_key(target) && !draining.contains(target) {
+            self.metrics.room(target, room);
+        }
     }
 
     /// Those where something new may be made.

@@ -183,9 +183,6 @@ impl ControllerService {
         }
         let inner = self.catalog.inner();
         let rooms = inner.rooms(inner.open_to_new(matching)).await?;
-        if rooms.len() == self.catalog.targets().len() {
-            self.catalog.inner().in_all(&rooms);
-        }
         let largest = rooms.iter().map(|(target, room)| target.sizes().maximum.min(room.available)).max();
         let available = rooms.iter().fold(0_u64, |sum, (_, room)| sum.saturating_add(room.available));
         let least = self.catalog.targets().iter().map(|target| target.sizes().minimum).min();

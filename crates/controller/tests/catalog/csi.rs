@@ -419,7 +419,7 @@ async fn calls_and_what_there_is_are_counted() {
         "bowline_operation_seconds_count{rpc=\"ControllerPublishVolume\",code=\"NotFound\"} 1",
         "bowline_volumes 1",
         "bowline_snapshots 0",
-        "bowline_capacity_bytes{of=\"promised\"} 1073741824",
+        "bowline_capacity_bytes{target=\"sim\",of=\"promised\"} 1073741824",
     ] {
         assert!(text.lines().any(|one| one == line), "no line {line} in\n{text}");
     }

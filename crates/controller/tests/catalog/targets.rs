@@ -212,6 +212,32 @@ async fn room_is_the_sum_of_what_can_be_reached_and_a_volume_no_larger_than_one_
     assert_eq!(catalog.capacity().await.unwrap().available, 59 * GIB, "of those that answer");
 }
 
+/// Of one target of two, as csi-provisioner asks for the place of each.
+#[tokio::test(start_paused = true)]
+async fn the_room_of_a_target_was_counted_only_when_all_were_asked_at_once() {
+    let world = World::new();
+    let (a, b) = (target("a", "ha", 50 * GIB), target("b", "hb", 90 * GIB));
+    let catalog = on(&world, &[&a, &b]).await;
+    let available = |of: &str| {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &world.registry.lock().unwrap()).unwrap();
+        let line = format!("bowline_capacity_bytes{{target=\"{of}\",of=\"available\"}} ");
+        text.lines().find_map(|one| one.strip_prefix(&line)?.parse::<u64>().ok())
+    };
+    let service = ControllerService::new(catalog.clone());
+    let request = wire::GetCapacityRequest { accessible_topology: Some(at("ha")), ..Default::default() };
+    service.get_capacity(Request::new(request)).await.unwrap();
+    assert_eq!((available("a"), available("b")), (Some(50 * GIB), None));
+    catalog.count_room(&id("b"), &b.capacity().await.unwrap());
+    assert_eq!(available("b"), Some(90 * GIB));
+    // No new volume gets it.
+    catalog.drain_target(&id("b"), true);
+    catalog.count_room(&id("b"), &b.capacity().await.unwrap());
+    catalog.remove_target(&id("a")).await.unwrap();
+    catalog.count_room(&id("a"), &a.capacity().await.unwrap());
+    assert_eq!((available("a"), available("b")), (None, None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_whose_target_is_away_is_unavailable_and_never_unknown() {
     let world = World::new();
