@@ -114,6 +114,17 @@ fn selectors_find_pods_and_ports_accounts_roles_and_volumes_are_there() {
 }
 
 #[test]
+fn whoever_asks_why_was_not_let_through_while_a_sidecar_of_the_leader_crashed() {
+    let Some(chart) = Chart::new("the way of people") else { return };
+    for (case, values) in CASES {
+        let documents = chart.render(values);
+        let is_api = |one: &&Value| one["kind"] == "Service" && text(one, "/metadata/name") == "bowline-api";
+        let service = documents.iter().find(is_api).unwrap();
+        assert_eq!(service["spec"]["publishNotReadyAddresses"], true, "{case}");
+    }
+}
+
+#[test]
 fn mounts_made_on_a_node_reach_the_kubelet_and_an_agent_sees_them() {
     let Some(chart) = Chart::new("mount propagation") else { return };
     for (case, values) in CASES {
