@@ -125,6 +125,18 @@ fn whoever_asks_why_was_not_let_through_while_a_sidecar_of_the_leader_crashed() 
 }
 
 #[test]
+fn a_node_could_not_be_drained_of_a_controller_that_was_not_ready() {
+    let Some(chart) = Chart::new("the disruption budget") else { return };
+    for (case, values) in CASES {
+        for budget in chart.render(values).iter().filter(|one| one["kind"] == "PodDisruptionBudget") {
+            assert_eq!(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow", "{case}");
+        }
+    }
+    let default = chart.render("");
+    assert!(default.iter().any(|one| one["kind"] == "PodDisruptionBudget"));
+}
+
+#[test]
 fn mounts_made_on_a_node_reach_the_kubelet_and_an_agent_sees_them() {
     let Some(chart) = Chart::new("mount propagation") else { return };
     for (case, values) in CASES {
