@@ -15,11 +15,9 @@ const OLD: &str = "0.0.9";
 
 #[test]
 fn a_pod_writes_on_while_bowline_is_restarted_upgraded_removed_and_installed_again() {
-    let bowline = Image::bowline(Path::new(env!("CARGO_BIN_EXE_bowline")));
-    let images = [vec![bowline.clone()], Image::sidecars()].concat();
-    let Some(lab) = ClusterLab::start(&Options { images, ..Options::default() }) else { return };
-    let cluster = Cluster { lab };
+    let Some(cluster) = Cluster::bare(&Options::default()) else { return };
     let (old, new) = (old_chart(&cluster.lab), chart());
+    let bowline = Image::bowline(Path::new(env!("CARGO_BIN_EXE_bowline")));
     let name = bowline.name.rsplit_once(':').unwrap().0;
     cluster.lab.tag_image(&bowline.name, &format!("{name}:{OLD}"));
     helm(&cluster.lab, &["install", "bowline", old.to_str().unwrap(), "--create-namespace"]);
@@ -196,7 +194,7 @@ fn removed_and_installed_again(tenant: &Tenant<'_>, node: &str) {
     let known = || lab.kubectl(&["get", "pv,bv,bva,volumeattachments.storage.k8s.io", "-o", "name"]);
     let (before, kept) = (known(), files(lab, node));
     assert!(before.contains(&pv) && !kept.is_empty(), "{before} {kept:?}");
-    helm(lab, &["uninstall", "bowline"]);
+    tenant.cluster.uninstall();
     lab.kubectl(&["delete", "namespace", NAMESPACE, "--timeout=120s"]);
     nothing_hangs(lab);
     assert_eq!((known(), files(lab, node)), (before, kept), "nothing is lost");
@@ -221,7 +219,7 @@ fn removed_with_all_data(tenant: &Tenant<'_>) {
     tenant.leaves_nothing();
     assert_eq!(lab.kubectl(&["get", "bv,bva", "-o", "name"]), "");
     lab.kubectl(&["delete", "bvt", "--all", "--timeout=60s"]);
-    helm(lab, &["uninstall", "bowline"]);
+    tenant.cluster.uninstall();
     let kinds = lab.kubectl(&["get", "crd", "-o", "name"]);
     let kinds: Vec<&str> = kinds.lines().filter(|kind| kind.ends_with(".bowline.storage")).collect();
     assert_eq!(kinds.len(), 5, "{kinds:?}");

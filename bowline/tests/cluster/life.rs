@@ -112,5 +112,5 @@ fn nothing_is_left(cluster: &Cluster) {
             lab.try_kubectl(&["get", "pv,volumeattachments.storage.k8s.io,bv,bva,bvs", "-o", "name"]).ok()?;
         left.trim().is_empty().then_some(())
     });
-    lab.helm(&["uninstall", "bowline", "--namespace", NAMESPACE, "--wait", "--timeout", "3m"]).unwrap();
+    cluster.uninstall();
 }

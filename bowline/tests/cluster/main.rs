@@ -5,7 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check is a panic")]
 
 use bowline_testkit::lab::{BUSYBOX, ClusterLab, Image, NAMESPACE, Options};
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 mod adoption;
@@ -23,12 +25,47 @@ mod workloads;
 /// How long anything may take: the machine is small, and everything of a cluster runs on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A cluster with Bowline in it.
+/// A cluster with Bowline in it. At its end, the API server must not have refused anything to Bowline's accounts.
 pub(crate) struct Cluster {
     pub(crate) lab: ClusterLab,
+    /// Pods of an installation that was removed: their accounts lost their rights while they ended.
+    removed: Mutex<BTreeSet<String>>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.has_its_rights();
+        }
+    }
 }
 
 impl Cluster {
+    /// A cluster in which nothing is installed yet. Its nodes have Bowline's images, and those of the sidecars.
+    pub(crate) fn bare(options: &Options) -> Option<Self> {
+        let bowline = Image::bowline(Path::new(env!("CARGO_BIN_EXE_bowline")));
+        let images = [vec![bowline], Image::sidecars()].concat();
+        let lab = ClusterLab::start(&Options { images, audit: true, ..options.clone() })?;
+        Some(Self { lab, removed: Mutex::default() })
+    }
+
+    /// No component lacks a right that it uses.
+    fn has_its_rights(&self) {
+        let removed = self.removed.lock().unwrap();
+        let refused = self.lab.refused().into_iter().filter(|asked| !removed.contains(&asked.pod));
+        assert_eq!(refused.collect::<Vec<_>>(), [], "a component lacks a right that it uses");
+    }
+
+    /// Uninstalls Bowline. Helm removes the roles while the pods end, so what is asked from here on by those that are there now proves nothing.
+    pub(crate) fn uninstall(&self) {
+        self.has_its_rights();
+        let path = "jsonpath={.items[*].metadata.name}";
+        let pods = self.lab.kubectl(&["--namespace", NAMESPACE, "get", "pods", "-o", path]);
+        self.removed.lock().unwrap().extend(pods.split_whitespace().map(str::to_owned));
+        let words = ["uninstall", "bowline", "--namespace", NAMESPACE, "--wait", "--timeout", "4m"];
+        self.lab.helm(&words).unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// A cluster with one directory for both nodes, installed as a user would.
     pub(crate) fn shared() -> Option<Self> {
         Self::with(&[])
@@ -36,10 +73,8 @@ impl Cluster {
 
     /// The same, with more values for the chart.
     pub(crate) fn with(more: &[&str]) -> Option<Self> {
-        let bowline = Image::bowline(Path::new(env!("CARGO_BIN_EXE_bowline")));
-        let images = [vec![bowline], Image::sidecars()].concat();
-        let lab = ClusterLab::start(&Options { images, snapshots: true, ..Options::default() })?;
-        let directory = lab.directory().join("shared");
+        let cluster = Self::bare(&Options { snapshots: true, ..Options::default() })?;
+        let directory = cluster.lab.directory().join("shared");
         std::fs::create_dir(&directory).unwrap();
         let values = [
             "sharedKernel=lab".to_owned(),
@@ -49,8 +84,8 @@ impl Cluster {
         ];
         let values = values.iter().map(String::as_str).chain(more.iter().copied());
         let flags: Vec<&str> = values.flat_map(|value| ["--set", value]).collect();
-        lab.install_chart(&flags).unwrap_or_else(|error| panic!("{error}"));
-        Some(Self { lab })
+        cluster.lab.install_chart(&flags).unwrap_or_else(|error| panic!("{error}"));
+        Some(cluster)
     }
 
     /// Applies a claim.

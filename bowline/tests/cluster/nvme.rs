@@ -3,7 +3,7 @@
 //! What comes after that is tested with real kernels, in the VM lab.
 
 use crate::{Cluster, PATIENCE};
-use bowline_testkit::lab::{ClusterLab, Image, NAMESPACE, Options};
+use bowline_testkit::lab::{NAMESPACE, Options};
 use std::path::Path;
 
 const DIRECTORY: &str = "/var/lib/nvme-volumes";
@@ -16,9 +16,8 @@ fn a_storage_node_without_nvme_has_a_target_that_says_what_is_missing() {
         bowline_testkit::say("not run: a_storage_node_without_nvme… (this machine has NVMe)");
         return;
     }
-    let bowline = Image::bowline(Path::new(env!("CARGO_BIN_EXE_bowline")));
-    let images = [vec![bowline], Image::sidecars()].concat();
-    let Some(lab) = ClusterLab::start(&Options { images, ..Options::default() }) else { return };
+    let Some(cluster) = Cluster::bare(&Options::default()) else { return };
+    let lab = &cluster.lab;
     std::fs::create_dir(lab.node("lab-a").var_lib().join("nvme-volumes")).unwrap();
     let directory = format!("nvmeTarget.directory={DIRECTORY}");
     let values = [
@@ -33,7 +32,6 @@ fn a_storage_node_without_nvme_has_a_target_that_says_what_is_missing() {
     ];
     let flags: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
     lab.install_chart(&flags).unwrap_or_else(|error| panic!("{error}"));
-    let cluster = Cluster { lab };
     nobody_chosen_nobody_there(&cluster);
     cluster.lab.kubectl(&["label", "node", "lab-a", "bowline.storage/nvme-target=true"]);
     its_target_says_why(&cluster);

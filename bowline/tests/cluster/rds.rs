@@ -4,7 +4,7 @@
 //! The kernel here has no NVMe, so every pod waits for its node to connect; what comes after that is tested in the VM lab.
 
 use crate::{Cluster, PATIENCE};
-use bowline_testkit::lab::{ClusterLab, Image, NAMESPACE, Options};
+use bowline_testkit::lab::{NAMESPACE, Options};
 use bowline_testkit::routeros::{Door, Firmware, KeyPair, Login, POOL_SIZE, RouterOs, Sessions, SshServer};
 use bowline_testkit::say;
 use serde_json::json;
@@ -46,9 +46,8 @@ fn a_mikrotik_device_serves_claims_and_says_why_when_it_does_not() {
 
 impl Scene {
     fn start() -> Option<Self> {
-        let bowline = Image::bowline(Path::new(env!("CARGO_BIN_EXE_bowline")));
-        let images = [vec![bowline], Image::sidecars()].concat();
-        let lab = ClusterLab::start(&Options { images, ..Options::default() })?;
+        let cluster = Cluster::bare(&Options::default())?;
+        let lab = &cluster.lab;
         let key = KeyPair::new();
         let device = RouterOs::new(Firmware::default());
         let login = Login { user: "bowline".to_owned(), password: None, keys: vec![key.public] };
@@ -61,7 +60,7 @@ impl Scene {
         lab.kubectl(&["create", "namespace", NAMESPACE]);
         let file = format!("--from-file=key={}", file.display());
         lab.kubectl(&["-n", NAMESPACE, "create", "secret", "generic", "box-login", &file]);
-        Some(Self { cluster: Cluster { lab }, device, server, _runtime: runtime })
+        Some(Self { cluster, device, server, _runtime: runtime })
     }
 
     /// What docs/rds.md says, and as little beside it as will do.

@@ -1,6 +1,6 @@
-//! What the API server wrote down about what pods asked of it.
+//! What the API server wrote down about what Bowline's pods asked of it.
 
-use super::ClusterLab;
+use super::{ClusterLab, NAMESPACE};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,18 +39,20 @@ pub struct Asked {
     pub what: String,
     /// The answer's status code: 200, 409 …
     pub code: u64,
+    /// Whether its account has a right to it. What is admitted to a namespace, or fits there, is another question.
+    pub has_right: bool,
 }
 
 impl ClusterLab {
-    /// Every change that a pod has asked for, in the order in which they were answered. The lab must have been started with `audit`.
+    /// Every change that a pod of Bowline has asked for, in the order in which they were answered. The lab must have been started with `audit`.
     pub fn audit(&self) -> Vec<Asked> {
         let asked = self.asked().into_iter();
         asked.filter(|asked| CHANGES.iter().any(|verb| asked.what.starts_with(verb))).collect()
     }
 
-    /// Every request of a pod that its account has no right to.
+    /// Every request of a pod of Bowline that its account has no right to. The lab must have been started with `audit`.
     pub fn refused(&self) -> Vec<Asked> {
-        self.asked().into_iter().filter(|asked| asked.code == 403).collect()
+        self.asked().into_iter().filter(|asked| !asked.has_right).collect()
     }
 
     fn asked(&self) -> Vec<Asked> {
@@ -62,6 +64,10 @@ impl ClusterLab {
 fn asked(line: &Value) -> Option<Asked> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let object = &line["objectRef"];
+    let ours = format!("system:serviceaccount:{NAMESPACE}:");
+    if !line["user"]["username"].as_str()?.starts_with(&ours) {
+        return None;
+    }
     let pod = line["user"]["extra"]["authentication.kubernetes.io/pod-name"].get(0)?;
     Some(Asked {
         at: word(&line["requestReceivedTimestamp"]),
@@ -69,5 +75,33 @@ fn asked(line: &Value) -> Option<Asked> {
         agent: word(&line["userAgent"]),
         what: format!("{} {}/{}", word(&line["verb"]), word(&object["resource"]), word(&object["name"])),
         code: line["responseStatus"]["code"].as_u64().unwrap_or_default(),
+        has_right: line["annotations"]["authorization.k8s.io/decision"] != "forbid",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_request_without_a_right_is_told_from_one_that_is_not_admitted_and_from_those_of_others() {
+        let line = |account: &str, decision: &str| {
+            json!({
+                "verb": "create", "requestReceivedTimestamp": "2026-01-01T10:00:00.000000Z", "userAgent": "bowline/1",
+                "user": {
+                    "username": format!("system:serviceaccount:{account}"),
+                    "extra": { "authentication.kubernetes.io/pod-name": ["bowline-node-x"] },
+                },
+                "objectRef": { "resource": "events", "name": "e" },
+                "responseStatus": { "code": 403 },
+                "annotations": { "authorization.k8s.io/decision": decision },
+            })
+        };
+        let ours = format!("{NAMESPACE}:bowline-node");
+        let has_right = |line: &Value| asked(line).map(|asked| asked.has_right);
+        assert_eq!(has_right(&line(&ours, "forbid")), Some(false));
+        assert_eq!(has_right(&line(&ours, "allow")), Some(true));
+        assert_eq!(has_right(&line("default:default", "forbid")), None);
+    }
 }
