@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// How long a pod may take to run, with the leader dying every few seconds.
 const COMING: Duration = Duration::from_secs(300);
 
+/// How long the observer may not have looked. It rests for a fiftieth of a second; a writer stays for two seconds at least, and to come and to go takes more.
+const BLIND: Duration = Duration::from_secs(5);
+
 fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
@@ -48,10 +51,15 @@ fn in_a_storm_of_pods_and_dying_leaders_no_volume_is_ever_on_two_nodes() {
     the_observer_sees_what_should_not_be(&cluster, &directory);
     let observer = Observer::start(&cluster.lab, &directory);
     paused::a_paused_leader_writes_nothing_when_it_wakes(&cluster, &observer);
-    Storm::new(&cluster, number("BOWLINE_STORM_PODS", 40), number("BOWLINE_SEED", 1)).blow();
+    let before = observer.seen();
+    let grants = Storm::new(&cluster, number("BOWLINE_STORM_PODS", 40), number("BOWLINE_SEED", 1)).blow();
     observer.assert_well();
     nothing_is_left(&cluster, &directory, &observer);
     let seen = observer.seen();
+    // Otherwise "no violation" says little: it did not look, or at something else.
+    assert!(seen.longest < BLIND, "the observer has seen nothing for {:?}", seen.longest);
+    let granted = seen.grants() - before.grants();
+    assert!(granted >= grants, "the observer has seen {granted} grants, and there must have been {grants}");
     assert!(seen.moves() > 0, "nothing has moved: {seen:?}");
     say(&format!(
         "storm: {} looks of the observer, the longest pause {} ms, {} grants, {} moves, no violation; {} s in all",
@@ -121,6 +129,8 @@ struct Life {
     overlaps: bool,
     /// The pod that is going.
     leaving: Option<String>,
+    /// How many grants its pods need at least: one that follows another on its node may find the volume there.
+    grants: usize,
 }
 
 impl Life {
@@ -209,7 +219,7 @@ impl<'a> Storm<'a> {
             let node = dice.pick(&["lab-a", "lab-b"]);
             let writers = share.saturating_sub(1).max(1);
             let name = format!("s{number}");
-            Life { name, writers, at: 0, step: Step::Wanted, node, overlaps: false, leaving: None }
+            Life { name, writers, at: 0, step: Step::Wanted, node, overlaps: false, leaving: None, grants: 1 }
         };
         let lives: Vec<Life> = (0..volumes).map(life).collect();
         let pods = lives.iter().map(|life| life.writers + 1).sum();
@@ -218,7 +228,8 @@ impl<'a> Storm<'a> {
         Self { cluster, dice, lives, pods, outage, was_away: false }
     }
 
-    fn blow(mut self) {
+    /// How many grants it took, at least.
+    fn blow(mut self) -> usize {
         let begun = Instant::now();
         let dice = Dice::new(self.dice.below(u64::MAX));
         let (cluster, end) = (self.cluster, AtomicBool::new(false));
@@ -242,6 +253,7 @@ impl<'a> Storm<'a> {
             chaos.join().unwrap()
         });
         assert!(kills > 1, "the leader was killed {kills} times only");
+        assert!(switches > 0, "no leader was asked to go");
         say(&format!(
             "storm: {} pods on {} volumes in {} s; {kills} leaders killed, {switches} asked to go, leases from {before} to {}; \
              the API server away for {} s",
@@ -251,6 +263,7 @@ impl<'a> Storm<'a> {
             transitions(),
             self.outage.as_secs()
         ));
+        self.lives.iter().map(|life| life.grants).sum()
     }
 
     /// Looks once at all pods, and does what is next. If the API server does not answer, the next tick tries again.
@@ -304,7 +317,10 @@ impl<'a> Storm<'a> {
             let roll = self.dice.below(4);
             // On the same node both would have it for a moment.
             life.overlaps = roll < 2;
-            life.node = if roll < 3 { other } else { life.node };
+            if roll < 3 {
+                life.node = other;
+                life.grants += 1;
+            }
         }
         for life in delete(lab, "pvc", claims, |life| life.name.clone()) {
             life.step = Step::Over;
@@ -431,7 +447,8 @@ fn chaos(cluster: &Cluster, mut dice: Dice, end: &AtomicBool) -> [u32; 2] {
             std::thread::sleep(Duration::from_millis(50));
         }
         let Some(leader) = leader(lab) else { continue };
-        if dice.below(4) == 0 {
+        // The first one in any case.
+        if dice.below(4) == 0 || switches == 0 {
             let words = ["delete", "pod", &leader, "-n", NAMESPACE, "--wait=false"];
             switches += u32::from(lab.try_kubectl(&words).is_ok());
         } else if let Some(pid) = process(lab, &leader) {
