@@ -11,6 +11,7 @@
     reason = "a failed check is a panic"
 )]
 
+mod monitoring;
 mod render;
 mod rights;
 mod schemas;

@@ -137,7 +137,12 @@ impl Chart {
 
     /// Every object that comes out.
     pub(crate) fn render(&self, values: &str) -> Vec<Value> {
-        let output = self.helm("template", &[], values);
+        self.render_with(values, &[])
+    }
+
+    /// The same with more flags.
+    pub(crate) fn render_with(&self, values: &str, more: &[&str]) -> Vec<Value> {
+        let output = self.helm("template", more, values);
         assert!(output.status.success(), "{values}:\n{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
         let documents = serde_yaml_ng::Deserializer::from_str(&text);
