@@ -206,7 +206,19 @@ async fn a_node_plugin_takes_its_taint_off_its_own_node_and_can_do_nothing_else(
     });
     for (node, patch, why) in [
         ("worker-2", r#"{"metadata":{"labels":{"a":"b"}}}"#, "nothing but taints"),
+        ("worker-2", r#"{"metadata":{"finalizers":["example.org/kept"]}}"#, "nothing but taints"),
+        (
+            "worker-2",
+            r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"gone","uid":"1"}]}}"#,
+            "nothing but taints",
+        ),
         ("worker-2", r#"{"spec":{"unschedulable":true}}"#, "nothing but taints"),
+        ("worker-2", r#"{"spec":{"providerID":"cloud://another"}}"#, "nothing but taints"),
+        (
+            "worker-2",
+            r#"{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}"#,
+            "nothing but taints",
+        ),
         ("worker-2", r#"{"spec":{"taints":null}}"#, "take off only the taint"),
         ("worker-1", r#"{"spec":{"taints":null}}"#, "only the Node it runs on"),
     ] {
