@@ -1,11 +1,12 @@
 //! One piece of work at a time on one thing, in the order in which it was asked for.
 //!
-//! A call whose caller hangs up is carried on. It must not land after what was asked for later: a volume that was deleted
-//! would come back, and nobody would know of it.
+//! A call whose caller hangs up is carried on. It must not land after what was asked for later: a volume or a snapshot that
+//! was deleted would come back, and nobody would know of it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 /// Whose turn it is, by what the work is about.
@@ -27,5 +28,10 @@ impl<K: Clone + Eq + Hash> Turns<K> {
             Arc::clone(all.entry(key.clone()).or_default())
         };
         turn.lock_owned().await
+    }
+
+    /// As [`Self::take`], for whoever asks again rather than wait for what may take hours.
+    pub(crate) async fn take_soon(&self, key: &K, patience: Duration) -> Option<OwnedMutexGuard<()>> {
+        tokio::time::timeout(patience, self.take(key)).await.ok()
     }
 }

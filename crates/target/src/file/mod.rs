@@ -59,16 +59,21 @@ use async_trait::async_trait;
 use bowline_core::{Epoch, NeverAgain, NodeId, SnapshotId, TargetId, VolumeId};
 use bowline_host::Host;
 use bowline_host::file::PathLock;
-use directory::{Directory, Fault};
+use directory::{Directory, Fault, called};
 use exporter::Exporter;
 use late::Late;
 use record::CutRecord;
 use room::Room;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
+
+/// How long a call waits for what another one does to the same volume or snapshot; then it says so and is asked again. Less
+/// than a controller waits for an answer, together with whatever else a call may wait for.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The topology key of the machine whose directory it is.
 pub const TOPOLOGY_HOST: &str = "topology.bowline.storage/host";
@@ -102,7 +107,7 @@ struct Inner {
     sizes: Sizes,
     directory: Directory,
     room: Room,
-    turns: Turns<VolumeId>,
+    turns: Turns<Item>,
     late: Late,
     /// Cuts that are taken, but whose snapshots have not all got their records because writing them failed.
     unfinished: Mutex<Vec<CutRecord>>,
@@ -213,6 +218,13 @@ impl FileTarget {
         self.run(|error| TargetError::Unreachable { error }, work).await
     }
 
+    /// Waits for what was asked for about this before, for a while: a copy may take hours, and whoever is told asks again.
+    async fn turn_soon(&self, item: &Item) -> Result<OwnedMutexGuard<()>, ProvisionError> {
+        self.inner.turns.take_soon(item, PATIENCE).await.ok_or_else(|| ProvisionError::Unreachable {
+            error: format!("what was asked for about {} before is still under way", called(item)),
+        })
+    }
+
     /// As [`Self::provision`], with somebody looking on: the work outlives the call, so it has a progress of its own.
     async fn watched<T: Send + 'static>(
         &self,
@@ -286,7 +298,7 @@ impl Provision for FileTarget {
 
     async fn create(&self, order: &NewVolume, progress: &Progress) -> Result<u64, ProvisionError> {
         let order = order.clone();
-        let turn = self.inner.turns.take(&order.volume).await;
+        let turn = self.inner.turns.take(&Item::Volume(order.volume.clone())).await;
         let create = move |inner: &Inner, progress: &Progress| {
             let _turn = turn;
             inner.create(&order, progress)
@@ -296,7 +308,7 @@ impl Provision for FileTarget {
 
     async fn delete(&self, volume: &VolumeId) -> Result<(), ProvisionError> {
         let volume = volume.clone();
-        let turn = self.inner.turns.take(&volume).await;
+        let turn = self.inner.turns.take(&Item::Volume(volume.clone())).await;
         let delete = move |inner: &Inner| {
             let _turn = turn;
             inner.delete(&volume)
@@ -320,17 +332,38 @@ impl Provision for FileTarget {
         progress: &Progress,
     ) -> Result<Vec<StoredSnapshot>, ProvisionError> {
         let cuts = cuts.to_vec();
-        self.watched(progress, move |inner, progress| inner.snapshot(&cuts, progress)).await
+        // In one order, so that two that have some in common do not wait for each other.
+        let snapshots: BTreeSet<_> = cuts.iter().map(|cut| Item::Snapshot(cut.snapshot.clone())).collect();
+        let mut turns = Vec::new();
+        for snapshot in &snapshots {
+            turns.push(self.inner.turns.take(snapshot).await);
+        }
+        let snapshot = move |inner: &Inner, progress: &Progress| {
+            let _turns = turns;
+            inner.snapshot(&cuts, progress)
+        };
+        self.watched(progress, snapshot).await
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProvisionError> {
         let snapshot = snapshot.clone();
-        self.provision(move |inner| inner.delete_snapshot(&snapshot)).await
+        let turn = self.turn_soon(&Item::Snapshot(snapshot.clone())).await?;
+        let delete = move |inner: &Inner| {
+            let _turn = turn;
+            inner.delete_snapshot(&snapshot)
+        };
+        self.provision(delete).await
     }
 
     async fn stored_snapshot(&self, snapshot: &SnapshotId) -> Result<Option<StoredSnapshot>, ProvisionError> {
         let snapshot = snapshot.clone();
-        self.provision(move |inner| inner.stored_snapshot(&snapshot)).await
+        // That it is not there is an answer only when nothing is on its way that would make it.
+        let turn = self.turn_soon(&Item::Snapshot(snapshot.clone())).await?;
+        let look = move |inner: &Inner| {
+            let _turn = turn;
+            inner.stored_snapshot(&snapshot)
+        };
+        self.provision(look).await
     }
 
     async fn capacity(&self) -> Result<Capacity, ProvisionError> {

@@ -1,9 +1,11 @@
 //! One moment, under a running writer, on filesystems that share blocks and on those that copy.
 
 use crate::lab::{Lab, MIB, Raw, cut, grant, lab, order, run, snapshot, volume};
+use bowline_core::Epoch;
 use bowline_target::contract::provision::Bytes;
 use bowline_target::file::{FileTarget, Shelf};
-use bowline_target::{Provision, ProvisionError, Source, Target};
+use bowline_target::{BackingFiles, Progress, Provision, ProvisionError, Source, Target};
+use futures::FutureExt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -260,6 +262,51 @@ fn a_snapshot_that_is_taken_but_has_no_record_yet_is_neither_forgotten_nor_taken
         }
         for id in ["s1", "s2"] {
             lab.runtime.block_on(target.delete_snapshot(&snapshot(id))).unwrap();
+        }
+        let left: Vec<_> =
+            crate::lab::listed(&dir).into_iter().filter(|name| !name.starts_with("vol-")).collect();
+        assert_eq!(left, crate::lab::EMPTY);
+    });
+}
+
+/// A controller that was started anew asks whether the target has what it had asked for, and clears away what is not there.
+#[test]
+fn a_snapshot_that_waits_does_not_land_after_its_deletion() {
+    lab("snapshots::a_snapshot_that_waits_does_not_land_after_its_deletion", &[], |lab| {
+        let dir = lab.path("volumes");
+        let target = lab.open(&dir);
+        for id in ["a", "b"] {
+            lab.create(&target, &order(id, MIB, None)).unwrap();
+        }
+        lab.runtime.block_on(target.allow(&grant("b", "n", 1))).unwrap();
+        let cuts = [cut("s1", "a"), cut("s2", "b")];
+        let (s1, s2) = (snapshot("s1"), snapshot("s2"));
+        let node = crate::lab::node("n");
+        // Whoever attaches holds the lock of a volume for which the snapshot waits.
+        let attach = &mut |_: &Path, _| {
+            let meanwhile = async {
+                let progress = Progress::default();
+                let mut taking = Box::pin(target.snapshot(&cuts, &progress));
+                assert!((&mut taking).now_or_never().is_none(), "it waits");
+                // Its caller hangs up; it is carried on.
+                drop(taking);
+                tokio::join!(
+                    target.stored_snapshot(&s1),
+                    target.delete_snapshot(&s1),
+                    target.delete_snapshot(&s2)
+                )
+            };
+            let (stored, first, second) = lab.runtime.block_on(meanwhile);
+            for told in [stored.map(|_| ()), first, second] {
+                assert!(
+                    matches!(&told, Err(ProvisionError::Unreachable { error }) if error.contains("still under way")),
+                    "what is on its way is not gone: {told:?}"
+                );
+            }
+        };
+        target.with_grant(&volume("b"), &node, Epoch::new(1), attach).unwrap();
+        for id in [&s1, &s2] {
+            lab.runtime.block_on(target.delete_snapshot(id)).unwrap();
         }
         let left: Vec<_> =
             crate::lab::listed(&dir).into_iter().filter(|name| !name.starts_with("vol-")).collect();
