@@ -1,6 +1,7 @@
 //! Letting nodes in and shutting them out, with proof.
 
 use super::Inner;
+use super::busy::{Alone, Deed, NotAlone};
 use super::directory::{Fault, called};
 use super::exporter::{Grants, Shown};
 use super::name::Part;
@@ -9,7 +10,7 @@ use crate::{Grant, Item, Listing, Page, Revocation, TargetError};
 use bowline_core::{Epoch, Export, NeverAgain, NodeId, VolumeId};
 use bowline_failpoint::pass;
 use bowline_host::Tag;
-use bowline_host::file::{self, PathLock, Sharing};
+use bowline_host::file;
 use bowline_host::loopdev::{FileIdentity, LoopDevice, LoopError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -56,8 +57,7 @@ impl Inner {
         let unknown =
             || TargetError::Refused { error: format!("volume {} is not on this target", grant.volume) };
         self.stuck(&grant.volume)?;
-        let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(|fault| told(&fault))?;
-        let _lock = lock.ok_or_else(unknown)?;
+        let _alone = self.alone_for_access(&grant.volume)?.ok_or_else(unknown)?;
         let mut record = self.directory.volume(&item).map_err(|fault| told(&fault))?.ok_or_else(unknown)?;
         if record.phase != Phase::Ready {
             return Err(unknown());
@@ -128,12 +128,41 @@ impl Inner {
     }
 
     pub(super) fn revoke(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
+        let volume = &revocation.volume;
+        let alone = match self.stuck(volume).and_then(|()| self.alone_for_access(volume)) {
+            Ok(alone) => alone,
+            Err(error) => return Err(self.only_cut_off(revocation, error)),
+        };
+        let record = self.directory.volume(&Item::Volume(volume.clone())).map_err(|fault| told(&fault))?;
+        match (alone, record) {
+            (Some(alone), Some(record)) => self.revoke_alone(revocation, alone, record),
+            _ => self.never_here(revocation),
+        }
+    }
+
+    /// What keeps a revocation from being stored does not keep the node in: what is shown to it is taken away all the same. It is not proven by
+    /// that, because the record lets the node in still, and whoever goes by it shows it again; so it is asked for again.
+    fn only_cut_off(&self, revocation: &Revocation, error: TargetError) -> TargetError {
         let Revocation { volume, node, epoch, fence: _ } = revocation;
-        let item = Item::Volume(volume.clone());
-        self.stuck(volume)?;
-        let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(|fault| told(&fault))?;
-        let record = self.directory.volume(&item).map_err(|fault| told(&fault))?;
-        let (Some(lock), Some(mut record)) = (lock, record) else { return self.never_here(revocation) };
+        match self.exporter.cut_off(volume, node, *epoch) {
+            Ok(()) => error,
+            // A disk that does not finish what is in flight is the cause of the rest.
+            Err(refused @ TargetError::Refused { .. }) => refused,
+            Err(other) => {
+                tracing::warn!(%volume, %node, %epoch, error = %other, "what is shown is not proven to be taken away");
+                error
+            }
+        }
+    }
+
+    fn revoke_alone(
+        &self,
+        revocation: &Revocation,
+        alone: Alone,
+        mut record: VolumeRecord,
+    ) -> Result<NeverAgain, TargetError> {
+        let Revocation { volume, node, epoch, fence: _ } = revocation;
+        let (item, alone) = (Item::Volume(volume.clone()), Arc::new(alone));
         let before = record.clone();
         let out_now = |granted: &Epoch, export: &Export| export.node == *node && granted <= epoch;
         let out: Vec<_> =
@@ -142,11 +171,10 @@ impl Inner {
             .draining
             .extend(out.into_iter().map(|(granted, export)| (*granted, export.clone())).collect::<Vec<_>>());
         let proof = record.exports.revoke(node, *epoch);
-        let lock = Arc::new(lock);
         if self.exporter.is_remote() && record.exports != before.exports {
             // A disk that does not take it does not keep the node in: what is shown is taken away all the same.
             let (directory, item, record) = (self.directory.clone(), item.clone(), record.clone());
-            self.late.store(volume, &lock, move || directory.note_closing(&item, &record));
+            self.late.store(volume, &alone, move || directory.note_closing(&item, &record));
         }
         // Nobody attaches while the lock is held alone, so what is seen now is all there will ever be. That it is
         // stored in the same write that shuts the node out saves one, and loses nothing: without the write there is
@@ -159,7 +187,7 @@ impl Inner {
             return Err(lingering.err().unwrap_or(late));
         }
         if let Err(error @ TargetError::Refused { .. }) = lingering {
-            self.write_somehow(item, record, &lock);
+            self.write_somehow(item, record, &alone);
             return Err(error);
         }
         // As in `closed`: where nothing changes, the answer may still rest on what is not durable.
@@ -174,6 +202,18 @@ impl Inner {
         }
     }
 
+    /// Has a volume alone, to let in or shut out.
+    pub(super) fn alone_for_access(&self, volume: &VolumeId) -> Result<Option<Alone>, TargetError> {
+        self.alone(volume, Deed::Access).map_err(|error| match error {
+            // What is known of its disk says more.
+            NotAlone::Taken(taken) => match self.stuck(volume) {
+                Ok(()) => TargetError::Refused { error: taken.to_string() },
+                Err(stuck) => stuck,
+            },
+            NotAlone::Fault(fault) => told(&fault),
+        })
+    }
+
     /// What to say of a volume whose disk is known not to do what was asked of it, and does not do so now.
     pub(super) fn stuck(&self, volume: &VolumeId) -> Result<(), TargetError> {
         self.exporter.stuck(volume).or_else(|| self.late.told(volume)).map_or(Ok(()), Err)
@@ -181,9 +221,9 @@ impl Inner {
 
     /// Stores that somebody is on his way out where the disk does not finish writes: it may not finish this one either, and whoever
     /// asked must hear of that all the same. A start would show again what is not stored, and nobody was told that it is gone.
-    fn write_somehow(&self, item: Item, record: VolumeRecord, lock: &Arc<PathLock>) {
+    fn write_somehow(&self, item: Item, record: VolumeRecord, alone: &Arc<Alone>) {
         let (directory, volume) = (self.directory.clone(), record.volume.clone());
-        self.late.store(&volume, lock, move || {
+        self.late.store(&volume, alone, move || {
             if let Err(fault) = directory.write_closing(&item, &record) {
                 tracing::warn!(item = called(&item), %fault, "not stored that it is draining");
             }

@@ -10,7 +10,6 @@ use super::record::Phase;
 use super::{FileTarget, Inner, OpenError};
 use crate::{Item, TargetError};
 use bowline_core::VolumeId;
-use bowline_host::file::Sharing;
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -90,10 +89,10 @@ impl Inner {
         let item = Item::Volume(volume.clone());
         let unreachable = |fault: Fault| TargetError::Unreachable { error: fault.to_string() };
         self.stuck(volume)?;
-        let lock = self.directory.lock(&item, Sharing::Alone, false).map_err(unreachable)?;
+        let alone = self.alone_for_access(volume)?;
         let record = self.directory.volume(&item).map_err(unreachable)?;
         let record = record.filter(|record| record.phase == Phase::Ready);
-        let (Some(_lock), Some(record)) = (lock, record) else { return Ok(()) };
+        let (Some(_alone), Some(record)) = (alone, record) else { return Ok(()) };
         let shown = |epoch| self.show(&item, &record, epoch, Showing::Again);
         // All of them are tried before one that cannot be shown is told.
         let shown: Vec<_> = record.exports.open().keys().map(|epoch| shown(*epoch)).collect();

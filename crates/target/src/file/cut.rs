@@ -4,6 +4,7 @@
 //! away; once it says "taken", every snapshot of it gets its place and its record, after a crash by the next start.
 
 use super::Inner;
+use super::busy::Deed;
 use super::directory::{Claim, Fault, called, now};
 use super::name::Part;
 use super::record::{CutRecord, Phase, SnapshotRecord};
@@ -48,9 +49,9 @@ impl Inner {
                 return Err(ProvisionError::Refused { error });
             }
         }
-        let locks = self.directory.lock_all(&claims).map_err(|fault| self.told(fault, 0))?;
+        let locks = self.lock_all(&claims, Deed::Snapshot).map_err(|fault| self.told(fault, 0))?;
         let taken = self.snapshot_locked(cuts, progress);
-        self.directory.unlock(locks);
+        self.unlock(locks);
         taken
     }
 

@@ -7,7 +7,6 @@ use crate::Item;
 use bowline_core::{SnapshotId, Timestamp};
 use bowline_failpoint::pass;
 use bowline_host::file::{self, PathLock, Sharing};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -223,28 +222,12 @@ impl Directory {
         }
     }
 
-    /// Waits for the locks of several items, in the one order in which everybody does.
-    pub(super) fn lock_all(&self, wanted: &BTreeMap<Item, Claim>) -> Result<BTreeMap<Item, PathLock>, Fault> {
-        let mut locks = BTreeMap::new();
-        for (item, claim) in wanted {
-            let lock = match claim {
-                Claim::New => self.lock(item, Sharing::Alone, true)?,
-                Claim::Alone => self.lock(item, Sharing::Alone, false)?,
-                Claim::Shared => self.lock(item, Sharing::Shared, false)?,
-            };
-            locks.extend(lock.map(|lock| (item.clone(), lock)));
-        }
-        Ok(locks)
-    }
-
-    /// Gives locks back, and removes those of items of which nothing is left.
-    pub(super) fn unlock(&self, locks: BTreeMap<Item, PathLock>) {
-        for (item, lock) in locks {
-            let gone = |part| self.exists(&item, part).is_ok_and(|exists| !exists);
-            if gone(Part::Record) && gone(Part::Data) {
-                // A lock that stays is cleared away by the next start.
-                let _ = lock.remove();
-            }
+    /// Gives a lock back, and removes that of an item of which nothing is left.
+    pub(super) fn unlock(&self, item: &Item, lock: PathLock) {
+        let gone = |part| self.exists(item, part).is_ok_and(|exists| !exists);
+        if gone(Part::Record) && gone(Part::Data) {
+            // A lock that stays is cleared away by the next start.
+            let _ = lock.remove();
         }
     }
 

@@ -36,6 +36,12 @@ pub(crate) trait Exporter: fmt::Debug + Send + Sync {
     /// does not finish what is in flight.
     fn close(&self, volume: &VolumeId, staying: &Grants, leaving: &Grants) -> Result<(), TargetError>;
 
+    /// Takes away what is shown to a node up to an epoch, whatever any record says. Proves nothing: it may be shown again. Asked without the volume's
+    /// lock.
+    fn cut_off(&self, _: &VolumeId, _: &NodeId, _: Epoch) -> Result<(), TargetError> {
+        Ok(())
+    }
+
     /// Why nothing can be done to a volume now: its disk does not finish what is in flight. Asked without the volume's lock, which
     /// whoever waits for that disk may have.
     fn stuck(&self, _: &VolumeId) -> Option<TargetError> {

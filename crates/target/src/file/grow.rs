@@ -1,20 +1,21 @@
 //! Making volumes larger.
 
 use super::Inner;
+use super::busy::Deed;
 use super::directory::{Fault, called};
 use super::name::Part;
 use super::record::{Phase, VolumeRecord};
 use crate::{Item, ProvisionError};
 use bowline_core::VolumeId;
 use bowline_failpoint::pass;
-use bowline_host::file::Sharing;
 
 impl Inner {
     pub(super) fn grow(&self, volume: &VolumeId, size: u64) -> Result<u64, ProvisionError> {
         let item = Item::Volume(volume.clone());
         let told = |fault| self.told(fault, size);
         let unknown = || ProvisionError::Unknown { what: called(&item) };
-        let _lock = self.directory.lock(&item, Sharing::Alone, false).map_err(told)?.ok_or_else(unknown)?;
+        let alone = self.alone(volume, Deed::Grow).map_err(|error| self.not_alone(error, size))?;
+        let _alone = alone.ok_or_else(unknown)?;
         let record = self.directory.volume(&item).map_err(told)?;
         let mut record = record.filter(|record| record.phase == Phase::Ready).ok_or_else(unknown)?;
         // One that a fault stopped is completed first, whatever is asked for now.

@@ -6,7 +6,6 @@
 
 use crate::TargetError;
 use bowline_core::VolumeId;
-use bowline_host::file::PathLock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -25,13 +24,13 @@ pub(super) struct Late {
 }
 
 /// One write that is under way, until it is dropped.
-struct Write {
+struct Write<L> {
     number: u64,
     running: Arc<Mutex<Running>>,
-    _lock: Arc<PathLock>,
+    _lock: Arc<L>,
 }
 
-impl Drop for Write {
+impl<L> Drop for Write<L> {
     fn drop(&mut self) {
         lock(&self.running).writes.remove(&self.number);
     }
@@ -47,10 +46,10 @@ impl Late {
     }
 
     /// Stores something with a volume's lock, and waits for it in vain if the disk does not take it.
-    pub(super) fn store(
+    pub(super) fn store<L: Send + Sync + 'static>(
         &self,
         volume: &VolumeId,
-        held: &Arc<PathLock>,
+        held: &Arc<L>,
         store: impl FnOnce() + Send + 'static,
     ) {
         let write = self.begin(volume, held);
@@ -68,7 +67,7 @@ impl Late {
         let _ = stored.recv_timeout(self.patience);
     }
 
-    fn begin(&self, volume: &VolumeId, held: &Arc<PathLock>) -> Write {
+    fn begin<L>(&self, volume: &VolumeId, held: &Arc<L>) -> Write<L> {
         let mut running = lock(&self.running);
         let number = running.next;
         running.next += 1;
@@ -97,7 +96,7 @@ impl Late {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bowline_host::file::Sharing;
+    use bowline_host::file::{PathLock, Sharing};
 
     /// Longer than any test takes.
     const PATIENT: Duration = Duration::from_secs(3600);

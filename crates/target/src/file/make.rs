@@ -1,6 +1,7 @@
 //! Making volumes, empty or from what is there.
 
 use super::Inner;
+use super::busy::Deed;
 use super::directory::{Claim, Fault, called, now};
 use super::mark::{Begun, Mark};
 use super::name::Part;
@@ -51,9 +52,9 @@ impl Inner {
             });
         }
         claims.insert(item.clone(), Claim::New);
-        let locks = self.directory.lock_all(&claims).map_err(|fault| self.told(fault, order.size))?;
+        let locks = self.lock_all(&claims, Deed::Copy).map_err(|fault| self.told(fault, order.size))?;
         let made = self.create_locked(order, &item, progress);
-        self.directory.unlock(locks);
+        self.unlock(locks);
         made
     }
 

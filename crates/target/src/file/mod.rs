@@ -28,6 +28,7 @@
 mod access;
 mod again;
 mod blocks;
+mod busy;
 mod cut;
 mod directory;
 pub(crate) mod exporter;
@@ -59,6 +60,7 @@ use async_trait::async_trait;
 use bowline_core::{Epoch, NeverAgain, NodeId, SnapshotId, TargetId, VolumeId};
 use bowline_host::Host;
 use bowline_host::file::PathLock;
+use busy::{Busy, NotAlone};
 use directory::{Directory, Fault, called};
 use exporter::Exporter;
 use late::Late;
@@ -108,6 +110,7 @@ struct Inner {
     directory: Directory,
     room: Room,
     turns: Turns<Item>,
+    busy: Busy,
     late: Late,
     /// Cuts that are taken, but whose snapshots have not all got their records because writing them failed.
     unfinished: Mutex<Vec<CutRecord>>,
@@ -127,6 +130,14 @@ impl Inner {
         match fault {
             Fault::Io { .. } => ProvisionError::Unreachable { error: fault.to_string() },
             Fault::Damaged { what, error } => ProvisionError::Damaged { what, error },
+        }
+    }
+
+    /// What it means that a volume is not had now: it is asked for again.
+    fn not_alone(&self, error: NotAlone, needed: u64) -> ProvisionError {
+        match error {
+            NotAlone::Taken(taken) => ProvisionError::Unreachable { error: taken.to_string() },
+            NotAlone::Fault(fault) => self.told(fault, needed),
         }
     }
 
@@ -308,7 +319,7 @@ impl Provision for FileTarget {
 
     async fn delete(&self, volume: &VolumeId) -> Result<(), ProvisionError> {
         let volume = volume.clone();
-        let turn = self.inner.turns.take(&Item::Volume(volume.clone())).await;
+        let turn = self.turn_soon(&Item::Volume(volume.clone())).await?;
         let delete = move |inner: &Inner| {
             let _turn = turn;
             inner.delete(&volume)

@@ -1,6 +1,7 @@
 //! Deleting volumes and snapshots.
 
 use super::Inner;
+use super::busy::Deed;
 use super::directory::{Fault, called};
 use super::name::Part;
 use super::record::{Phase, Record};
@@ -13,9 +14,8 @@ impl Inner {
     pub(super) fn delete(&self, volume: &VolumeId) -> Result<(), ProvisionError> {
         let item = Item::Volume(volume.clone());
         let told = |fault| self.told(fault, 0);
-        let Some(lock) = self.directory.lock(&item, Sharing::Alone, false).map_err(told)? else {
-            return Ok(());
-        };
+        let alone = self.alone(volume, Deed::Delete).map_err(|error| self.not_alone(error, 0))?;
+        let Some(alone) = alone else { return Ok(()) };
         let record = self.directory.volume(&item).map_err(told)?;
         if let Some(mut record) = record {
             if let Some((epoch, export)) = record.reach().first_key_value() {
@@ -28,7 +28,7 @@ impl Inner {
         } else {
             self.refuse_if_orphan(&item)?;
         }
-        self.gone(&item, lock)
+        self.gone(&item, alone.lock)
     }
 
     pub(super) fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProvisionError> {

@@ -1,5 +1,6 @@
 //! Opening a directory: whose it is, and what a crash left in it.
 
+use super::busy::Busy;
 use super::cut::first_of;
 use super::directory::{Directory, Fault, called, now, write_file};
 use super::exporter::{Exporter, Loops};
@@ -152,6 +153,7 @@ impl FileTarget {
             directory,
             room: Room::new(policy, reflink),
             turns: Turns::default(),
+            busy: Busy::default(),
             late: Late::new(RECORD_PATIENCE),
             unfinished: Mutex::default(),
             missing: Mutex::default(),

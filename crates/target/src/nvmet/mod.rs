@@ -25,7 +25,7 @@ pub use tree::{APART, Configfs, Tree, apart};
 
 use crate::TargetError;
 use crate::file::exporter::{Exporter, Grants, Shown as Asked};
-use bowline_core::{NvmeNames, SubsystemsOf, VolumeId};
+use bowline_core::{Epoch, NodeId, NvmeNames, SubsystemsOf, VolumeId};
 use bowline_host::{Host, Tag};
 use kernel::{Fault, Kernel};
 use std::collections::{BTreeMap, BTreeSet};
@@ -179,6 +179,24 @@ impl Exporter for Nvmet {
             }
         }
         self.hide_all(volume.as_str(), out.into_iter().collect())
+    }
+
+    fn cut_off(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), TargetError> {
+        let of_volume = SubsystemsOf::new(volume);
+        let mut out = Vec::new();
+        for name in self.subsystems().map_err(|fault| unreachable(&fault))? {
+            let ours =
+                of_volume.storage_and_epoch(&name).filter(|(storage, _)| *storage == self.installation);
+            let Some((_, granted)) = ours.filter(|(_, granted)| *granted <= epoch) else { continue };
+            // It is there whenever it is allowed anywhere, and is no other node's. What is on its way out already is waited for by whoever
+            // began that.
+            let host = NvmeNames::new(&self.installation, volume, node, granted).host;
+            let is_its = self.kernel.exists(&host_of(&host)).map_err(|fault| unreachable(&fault))?;
+            if is_its && !self.work.is_hiding(&name) {
+                out.push((name, Some(host)));
+            }
+        }
+        self.hide_all(volume.as_str(), out)
     }
 
     fn stuck(&self, volume: &VolumeId) -> Option<TargetError> {

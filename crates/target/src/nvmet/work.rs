@@ -74,6 +74,11 @@ impl Work {
         lock(&self.running).contains_key(subsystem)
     }
 
+    /// Whether it is being taken away.
+    pub(super) fn is_hiding(&self, subsystem: &str) -> bool {
+        lock(&self.running).get(subsystem).is_some_and(|job| job.deed == Deed::Hide)
+    }
+
     /// What to say of a volume whose disk is known not to finish what is in flight, and does not do so now.
     pub(super) fn stuck(&self, volume: &str) -> Option<TargetError> {
         let is_of_it = |job: &&Arc<Job>| job.volume == volume && self.is_stuck(job);

@@ -97,3 +97,24 @@ fn of_several_exports_that_drain_none_waits_for_another_to_be_begun() {
     });
     lab.nothing_is_left();
 }
+
+/// The disk under its volume does not finish what another node wrote, and is told by its name.
+#[test]
+fn whoever_is_shut_out_of_a_volume_whose_disk_is_known_to_be_stuck_gets_at_it_no_more() {
+    let lab = Lab::impatient();
+    let target = lab.with(&["v"]);
+    lab.allow(&target, &grant("v", "a", 1)).unwrap();
+    lab.allow(&target, &grant("v", "b", 2)).unwrap();
+    lab.kernel.stick(true);
+    for from in ["a", "b"] {
+        let told = lab.revoke(&target, &revocation("v", from, 2));
+        let Err(TargetError::Refused { error }) = told else { panic!("{from}: {told:?}") };
+        assert!(error.starts_with("the disk under volume v has not finished"), "{error}");
+    }
+    lab.only_these(&target, &[]);
+    lab.kernel.stick(false);
+    for from in ["a", "b"] {
+        lab.revoke(&target, &revocation("v", from, 2)).unwrap();
+    }
+    lab.nothing_is_left();
+}
