@@ -63,7 +63,9 @@ impl Inner {
             return Err(unknown());
         }
         let export = Export { node: grant.node.clone(), mode: grant.mode };
-        if record.exports.open().get(&grant.epoch) == Some(&export) {
+        if record.exports.open().get(&grant.epoch) == Some(&export)
+            && self.close_elsewhere(&item, &mut record, grant.epoch)?.is_none()
+        {
             // It was stored before, and a crash or a fault may have come before it was shown, or after.
             return self.show(&item, &record, grant.epoch, Showing::Again);
         }
@@ -165,12 +167,7 @@ impl Inner {
         let (item, alone) = (Item::Volume(volume.clone()), Arc::new(alone));
         let before = record.clone();
         let out_now = |granted: &Epoch, export: &Export| export.node == *node && granted <= epoch;
-        let out: Vec<_> =
-            record.exports.open().iter().filter(|(granted, export)| out_now(granted, export)).collect();
-        record
-            .draining
-            .extend(out.into_iter().map(|(granted, export)| (*granted, export.clone())).collect::<Vec<_>>());
-        let proof = record.exports.revoke(node, *epoch);
+        let proof = record.close(node, *epoch);
         if self.exporter.is_remote() && record.exports != before.exports {
             // A disk that does not take it does not keep the node in: what is shown is taken away all the same.
             let (directory, item, record) = (self.directory.clone(), item.clone(), record.clone());
@@ -251,7 +248,7 @@ impl Inner {
 
     /// Takes away what is shown of the grants of a node up to an epoch that are not open any more, and says what still
     /// reaches the bytes.
-    fn shut_out(
+    pub(super) fn shut_out(
         &self,
         item: &Item,
         record: &VolumeRecord,

@@ -6,8 +6,8 @@
 use super::access::Showing;
 use super::directory::{Fault, called};
 use super::name::Part;
-use super::record::Phase;
-use super::{FileTarget, Inner, OpenError};
+use super::record::{Phase, VolumeRecord};
+use super::{FileTarget, Inner, OpenError, elsewhere};
 use crate::{Item, TargetError};
 use bowline_core::VolumeId;
 use std::collections::BTreeMap;
@@ -44,7 +44,8 @@ impl Inner {
             let Item::Volume(volume) = item else { continue };
             volumes.push(volume);
             match self.directory.volume(item) {
-                Ok(Some(record)) if record.phase == Phase::Ready => {
+                Ok(Some(mut record)) if record.phase == Phase::Ready => {
+                    self.miss_elsewhere(item, &mut record);
                     records.push((item, self.directory.path(item, Part::Data), record));
                 }
                 Ok(_) => {}
@@ -69,34 +70,59 @@ impl Inner {
         Ok(())
     }
 
+    /// Closes what is exported over other bytes, and tells it, with what else is closed and listed. It is taken away with all that no record lets in.
+    fn miss_elsewhere(&self, item: &Item, record: &mut VolumeRecord) {
+        let mut words = elsewhere::draining(record);
+        for epoch in record.exports.open().keys().copied().collect::<Vec<_>>() {
+            match self.close_elsewhere(item, record, epoch) {
+                Ok(closed) => words = closed.map(|closed| closed.words()).or(words),
+                Err(error) => words = Some(error.to_string()),
+            }
+        }
+        if let Some(words) = words {
+            self.miss(&record.volume, words);
+        }
+    }
+
     fn show_missing(&self) -> Missing {
         // Not with the list locked: a disk may take its time.
         let tried: Vec<VolumeId> = self.missing().keys().cloned().collect();
         for volume in tried {
             match self.show_volume(&volume) {
-                Ok(()) => {
+                Ok(true) => {
                     tracing::info!(%volume, "shown to whom it lets in");
                     self.missing().remove(&volume);
                 }
+                // What was said of it is still so.
+                Ok(false) => {}
                 Err(error) => self.miss(&volume, error.to_string()),
             }
         }
         self.missing().clone()
     }
 
-    /// Shows a volume to everybody whom its record lets in now: since the start, somebody may have been shut out.
-    fn show_volume(&self, volume: &VolumeId) -> Result<(), TargetError> {
+    /// Shows a volume to everybody whom its record lets in now: since the start, somebody may have been shut out. Says whether that is everybody whom
+    /// it lists.
+    fn show_volume(&self, volume: &VolumeId) -> Result<bool, TargetError> {
         let item = Item::Volume(volume.clone());
         let unreachable = |fault: Fault| TargetError::Unreachable { error: fault.to_string() };
         self.stuck(volume)?;
         let alone = self.alone_for_access(volume)?;
         let record = self.directory.volume(&item).map_err(unreachable)?;
         let record = record.filter(|record| record.phase == Phase::Ready);
-        let (Some(_alone), Some(record)) = (alone, record) else { return Ok(()) };
-        let shown = |epoch| self.show(&item, &record, epoch, Showing::Again);
-        // All of them are tried before one that cannot be shown is told.
-        let shown: Vec<_> = record.exports.open().keys().map(|epoch| shown(*epoch)).collect();
-        shown.into_iter().collect()
+        let (Some(_alone), Some(mut record)) = (alone, record) else { return Ok(true) };
+        let mut shown = Vec::new();
+        for epoch in record.exports.open().keys().copied().collect::<Vec<_>>() {
+            // All of them are tried before one that cannot be shown is told.
+            shown.push(match self.close_elsewhere(&item, &mut record, epoch)? {
+                None => self.show(&item, &record, epoch, Showing::Again),
+                Some(closed) => {
+                    self.shut_out(&item, &record, &closed.node, closed.epoch)?;
+                    Err(TargetError::Refused { error: closed.words() })
+                }
+            });
+        }
+        shown.into_iter().collect::<Result<(), _>>().map(|()| record.draining.is_empty())
     }
 
     fn miss(&self, volume: &VolumeId, why: String) {

@@ -36,6 +36,11 @@ pub(crate) trait Exporter: fmt::Debug + Send + Sync {
     /// does not finish what is in flight.
     fn close(&self, volume: &VolumeId, staying: &Grants, leaving: &Grants) -> Result<(), TargetError>;
 
+    /// Where the bytes are that are shown under the names of a grant, if they are others than those of its file.
+    fn elsewhere(&self, _: &Shown<'_>) -> Result<Option<String>, TargetError> {
+        Ok(None)
+    }
+
     /// Takes away what is shown to a node up to an epoch, whatever any record says. Proves nothing: it may be shown again. Asked without the volume's
     /// lock.
     fn cut_off(&self, _: &VolumeId, _: &NodeId, _: Epoch) -> Result<(), TargetError> {

@@ -31,6 +31,7 @@ mod blocks;
 mod busy;
 mod cut;
 mod directory;
+mod elsewhere;
 pub(crate) mod exporter;
 mod grow;
 mod holder;

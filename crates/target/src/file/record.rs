@@ -2,7 +2,7 @@
 
 use super::exporter::Shown;
 use crate::{Grant, Item, NewVolume, Source};
-use bowline_core::{Epoch, Export, Exports, Share, SnapshotId, Timestamp, VolumeId};
+use bowline_core::{Epoch, Export, Exports, NeverAgain, NodeId, Share, SnapshotId, Timestamp, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -120,6 +120,14 @@ impl VolumeRecord {
         let mut reach = self.draining.clone();
         reach.extend(self.exports.open().iter().map(|(epoch, export)| (*epoch, export.clone())));
         reach
+    }
+
+    /// Shuts a node out of everything up to an epoch; what it was let in to drains until that is proven to reach nothing.
+    pub(super) fn close(&mut self, node: &NodeId, epoch: Epoch) -> NeverAgain {
+        let open = self.exports.open().iter();
+        let out = open.filter(|(granted, export)| export.node == *node && **granted <= epoch);
+        self.draining.extend(out.map(|(granted, export)| (*granted, export.clone())));
+        self.exports.revoke(node, epoch)
     }
 
     /// Who keeps a grant from being let in: somebody who may reach the bytes in a mode that does not go with it.
@@ -270,7 +278,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bowline_core::{Mode, NodeId};
+    use bowline_core::Mode;
     use proptest::prelude::*;
 
     fn record() -> VolumeRecord {

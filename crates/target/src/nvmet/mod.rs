@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use subsystem::{Shown, Subsystem, hide, host_of};
+use subsystem::{Bytes, Shown, Subsystem, hide, host_of};
 use work::{Deed, Work};
 
 /// How volumes are exported.
@@ -179,6 +179,14 @@ impl Exporter for Nvmet {
             }
         }
         self.hide_all(volume.as_str(), out.into_iter().collect())
+    }
+
+    fn elsewhere(&self, asked: &Asked<'_>) -> Result<Option<String>, TargetError> {
+        match self.shown(asked).bytes(&self.kernel, &self.host) {
+            Ok(Bytes::Other(place)) => Ok(Some(place)),
+            Ok(Bytes::None | Bytes::Unbound | Bytes::Own) => Ok(None),
+            Err(error) => Err(lost(&format!("the kernel's NVMe target: {error}"))),
+        }
     }
 
     fn cut_off(&self, volume: &VolumeId, node: &NodeId, epoch: Epoch) -> Result<(), TargetError> {

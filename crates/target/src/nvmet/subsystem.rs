@@ -6,7 +6,7 @@ use super::port::{self, Port};
 use super::work::Job;
 use bowline_core::{MODEL, MODEL_OF_BLANK, NvmeNames};
 use bowline_host::file;
-use bowline_host::loopdev::LoopError;
+use bowline_host::loopdev::{FileIdentity, LoopError};
 use bowline_host::{Host, Tag};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -71,9 +71,14 @@ impl Shown {
         self.only_this_host(kernel, &subsystem)?;
         self.name(kernel, &subsystem)?;
         let namespace = subsystem.namespace();
-        if kernel.exists(&namespace)? && !self.is_in(kernel, host, &namespace)? {
-            kernel.write_slowly(&namespace.join("enable"), "0")?;
-            kernel.remove_slowly(&namespace)?;
+        match self.bytes(kernel, host)? {
+            Bytes::Own | Bytes::None => {}
+            // Nobody ever had any through it: a port shows it when it has some.
+            Bytes::Unbound => {
+                kernel.write_slowly(&namespace.join("enable"), "0")?;
+                kernel.remove_slowly(&namespace)?;
+            }
+            Bytes::Other(place) => return Err(ShowError::Elsewhere(place)),
         }
         if !kernel.exists(&namespace)? {
             kernel.make(&namespace)?;
@@ -121,20 +126,28 @@ impl Shown {
         file::open_file(&self.file, false).and_then(|file| file::is_all_hole(&file)).unwrap_or(false)
     }
 
-    /// Whether a namespace has these bytes in this way, or could still get them.
-    fn is_in(&self, kernel: &Kernel, host: &Host, namespace: &Path) -> Result<bool, ShowError> {
-        if kernel.read(&namespace.join("enable"))? != "1" {
-            return Ok(true);
+    /// What its namespace has now.
+    pub(super) fn bytes(&self, kernel: &Kernel, host: &Host) -> Result<Bytes, ShowError> {
+        let namespace = Subsystem(&self.names.subsystem).namespace();
+        if !kernel.exists(&namespace)? || kernel.read(&namespace.join("enable"))? != "1" {
+            return Ok(Bytes::None);
         }
         let device = PathBuf::from(kernel.read(&namespace.join("device_path"))?);
-        let is_named = kernel.read(&namespace.join("device_uuid"))? == self.names.namespace;
-        let is_over = if self.write {
-            device == self.file
-        } else {
-            let found = host.read_only_loop(&self.file, &self.tag)?;
-            found.is_some_and(|found| found.path == device)
+        let other = |place: &Path| Bytes::Other(place.display().to_string());
+        if kernel.read(&namespace.join("device_uuid"))? != self.names.namespace {
+            return Ok(other(&device));
+        }
+        if self.write {
+            return Ok(if device == self.file { Bytes::Own } else { other(&device) });
+        }
+        let Some(found) = host.loops()?.into_iter().find(|found| found.path == device) else {
+            let name = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let is_loop = device.parent() == Some(&*host.roots.dev) && name.starts_with("loop");
+            return Ok(if is_loop { Bytes::Unbound } else { other(&device) });
         };
-        Ok(is_named && is_over)
+        let file = file::open_file(&self.file, false).and_then(|file| FileIdentity::of(&file));
+        let file = file.map_err(|error| LoopError::Backing { path: self.file.clone(), error })?;
+        Ok(if found.read_only && found.backing == file { Bytes::Own } else { other(&found.backing_path) })
     }
 
     /// Puts the bytes into a namespace, and opens it.
@@ -165,6 +178,18 @@ impl Shown {
     }
 }
 
+/// What a namespace has.
+pub(super) enum Bytes {
+    /// Nothing: it is not there, or not open.
+    None,
+    /// A loop device that is bound to nothing: an end came before that.
+    Unbound,
+    /// The volume's, in the way that its grant says.
+    Own,
+    /// Others, or the same in another way: this is where they are.
+    Other(String),
+}
+
 /// Why a grant is not shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ShowError {
@@ -172,6 +197,8 @@ pub(super) enum ShowError {
     Kernel(#[from] Fault),
     #[error(transparent)]
     Device(#[from] LoopError),
+    #[error("{0} is exported under its names")]
+    Elsewhere(String),
 }
 
 /// Tells hosts that a namespace has another size. Kernels without this attribute look when a host does, and one that is not open

@@ -5,7 +5,7 @@ use bowline_core::{Epoch, MODEL, MODEL_OF_BLANK, Mode, Share};
 use bowline_host::Host;
 use bowline_target::contract::provision::Bytes;
 use bowline_target::nvmet::Tree;
-use bowline_target::{Grant, Provision};
+use bowline_target::{Grant, Provision, TargetError};
 use bowline_testkit::SimNvmet;
 use std::path::Path;
 use std::sync::Arc;
@@ -157,22 +157,38 @@ fn the_fence_of_one_leaves_the_others() {
 #[test]
 fn what_was_there_before_under_the_name_of_a_grant_lets_nobody_else_in() {
     let lab = Lab::new();
+    let target = lab.with(&["v"]);
+    let first = grant("v", "a", 1);
+    lab.allow(&target, &first).unwrap();
+    let place = Path::new("subsystems").join(names(&target, &first).subsystem);
+    lab.kernel.make(Path::new("hosts/nqn.stranger")).unwrap();
+    lab.kernel.link(&place.join("allowed_hosts/nqn.stranger"), Path::new("hosts/nqn.stranger")).unwrap();
+    lab.allow(&target, &first).unwrap();
+    lab.only_these(&target, &[first]);
+}
+
+/// Its node has written to those other bytes, and would find others under the same names.
+#[test]
+fn an_export_over_other_bytes_is_not_put_over_the_right_ones_and_its_epoch_is_over() {
+    let lab = Lab::new();
     let target = lab.with(&["v", "w"]);
     let (first, other) = (grant("v", "a", 1), grant("w", "a", 1));
     lab.allow(&target, &first).unwrap();
     lab.allow(&target, &other).unwrap();
-    let place = Path::new("subsystems").join(names(&target, &first).subsystem);
-    lab.kernel.make(Path::new("hosts/nqn.stranger")).unwrap();
-    lab.kernel.link(&place.join("allowed_hosts/nqn.stranger"), Path::new("hosts/nqn.stranger")).unwrap();
-    let namespace = place.join("namespaces/1");
+    let namespace = Path::new("subsystems").join(names(&target, &first).subsystem).join("namespaces/1");
     lab.kernel.write(&namespace.join("enable"), "0").unwrap();
     let wrong = lab.directory.join("vol-w.data");
     lab.kernel.write(&namespace.join("device_path"), wrong.to_str().unwrap()).unwrap();
     lab.kernel.write(&namespace.join("enable"), "1").unwrap();
-    lab.allow(&target, &first).unwrap();
-    lab.only_these(&target, &[first, other]);
-    let path = lab.kernel.attribute(namespace.join("device_path").to_str().unwrap());
-    assert!(path.ends_with("vol-v.data"), "{path}");
+    lab.kernel.done();
+    let told = lab.allow(&target, &first);
+    assert!(matches!(told, Err(TargetError::NeverAgain(_))), "{told:?}");
+    let done = lab.kernel.done();
+    assert!(done.iter().all(|step| !step.starts_with("write \"1\"")), "{done:?}");
+    lab.only_these(&target, std::slice::from_ref(&other));
+    let next = grant("v", "a", 2);
+    lab.allow(&target, &next).unwrap();
+    lab.only_these(&target, &[next, other]);
 }
 
 #[test]
@@ -199,6 +215,9 @@ fn a_reader_gets_a_device_that_refuses_writes() {
     lab.kernel.done();
     lab.allow(&target, &reader).unwrap();
     assert_eq!(lab.kernel.done(), [""; 0], "again changes nothing");
+    drop(target);
+    let target = lab.open();
+    assert_eq!(lab.kernel.done(), [""; 0], "nor does a start");
     lab.runtime.block_on(target.grow(&reader.volume, 2 << 20)).unwrap();
     lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
     lab.nothing_is_left();

@@ -2,8 +2,9 @@
 
 use crate::lab::{ADDRESSES, Lab, grant, names, open_at, revocation, volume};
 use bowline_core::{Epoch, NvmeNames};
-use bowline_target::Provision;
+use bowline_target::file::FileTarget;
 use bowline_target::nvmet::Tree;
+use bowline_target::{Provision, Target};
 use bowline_testkit::SimNvmet;
 use std::path::Path;
 use std::sync::Arc;
@@ -171,4 +172,48 @@ fn an_address_that_is_not_there_does_not_keep_a_volume_from_the_others() {
     kernel.has_address("10.0.0.1", true);
     assert_eq!(lab.runtime.block_on(target.show_missing()), [].into());
     assert_eq!(kernel.names("ports/4420/subsystems"), [ours]);
+}
+
+/// Exports go on while the agent is stopped, and what the nodes write then is not in the copy.
+#[test]
+fn an_agent_over_a_copied_directory_puts_no_copy_under_a_live_export() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w"]);
+    let held = [grant("v", "a", 3), grant("w", "b", 1)];
+    for grant in &held {
+        lab.allow(&target, grant).unwrap();
+    }
+    drop(target);
+    let copied = lab.directory.join("../copied");
+    bowline_testkit::world::run("cp", ["-a".as_ref(), lab.directory.as_os_str(), copied.as_os_str()]);
+    lab.kernel.done();
+    let epochs = |target: &FileTarget| {
+        let page = lab.runtime.block_on(target.exports(None, 10)).unwrap();
+        page.listings
+            .iter()
+            .flat_map(|one| one.exports.keys().map(|epoch| epoch.number()))
+            .collect::<Vec<_>>()
+    };
+    let old = lab.directory.join("vol-v.data").display().to_string();
+    for again in [false, true] {
+        let target = crate::lab::open(&copied, Arc::clone(&lab.kernel)).unwrap();
+        let opened = lab.kernel.done().into_iter().filter(|step| step.contains("copied"));
+        assert_eq!(opened.collect::<Vec<_>>(), [""; 0], "again {again}: nothing of the copy is exported");
+        lab.nothing_is_left();
+        for missing in [target.missing(), lab.runtime.block_on(target.show_missing())] {
+            assert_eq!(missing.keys().collect::<Vec<_>>(), [&volume("v"), &volume("w")]);
+            let why = &missing[&volume("v")];
+            assert!(why.starts_with("node a ") && why.ends_with("when it is detached and attached"), "{why}");
+            assert!(again || why.contains(&old), "{why}");
+        }
+        assert_eq!(epochs(&target), [3, 1], "listed: nobody has asked for the proof");
+    }
+    let target = crate::lab::open(&copied, Arc::clone(&lab.kernel)).unwrap();
+    lab.revoke(&target, &revocation("v", "a", 3)).unwrap();
+    lab.revoke(&target, &revocation("w", "b", 1)).unwrap();
+    let anew = grant("v", "a", 4);
+    lab.allow(&target, &anew).unwrap();
+    lab.only_these(&target, std::slice::from_ref(&anew));
+    assert_eq!(lab.runtime.block_on(target.show_missing()), [].into());
+    assert_eq!(epochs(&target), [4]);
 }
