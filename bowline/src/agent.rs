@@ -322,28 +322,31 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
         answer_probes(address, probe, stop.clone()).await?;
     }
     let opening = Opening { config: &config, device: device.as_ref().and_then(|one| one.all().first()) };
-    let Some(Opened { target, files }) = opening.opened(&progress, stop.clone()).await? else {
+    let Some(Opened { target, files, lacking }) = opening.opened(&progress, stop.clone()).await? else {
         return Ok(());
     };
     tokio::spawn(measure(Arc::clone(&target), Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
     let kind = target.kind().to_owned();
-    let shown = files.clone();
+    let (shown, ways) = (files.clone(), lacking.clone());
     let mut server = AgentServer::new(target, kind, env!("CARGO_PKG_VERSION"))
         .also_in(config.topology.clone())
         // A device keeps its exports by itself.
-        .showing(move || shown.as_ref().map_or(ExportsShown::All, |files| missing::told(&files.missing())));
+        .showing(move || {
+            shown.as_ref().map_or(ExportsShown::All, |files| missing::told(&files.missing(), &ways))
+        });
     if let Some(device) = opening.device {
         server = server.of_storage(device.storage());
     }
-    let _ = progress.send_replace(files.as_ref().map_or(Ok(()), |files| missing::ready(&files.missing())));
+    let _ = progress
+        .send_replace(files.as_ref().map_or(Ok(()), |files| missing::ready(&files.missing(), &lacking)));
     if let Err(error) = notify::notify(State::Ready) {
         tracing::warn!(%error, "nobody could be told that it is ready");
     }
     tracing::info!(target = %config.id, storage = %config.storage, listen = %config.listen, "ready");
     let showing = async {
         if let Some(files) = &files {
-            missing::show(files, &progress).await;
+            missing::show(files, &lacking, &progress).await;
         }
         std::future::pending::<()>().await;
     };
@@ -365,6 +368,8 @@ struct Opened {
     target: Arc<dyn Provision>,
     /// The same, where it is a directory of this machine.
     files: Option<FileTarget>,
+    /// The ways to it that this machine lacks, in words.
+    lacking: Vec<String>,
 }
 
 /// What is to be opened.
@@ -429,17 +434,19 @@ impl Opening<'_> {
     async fn open(&self) -> Result<Opened> {
         let config = self.config;
         match (&config.storage, self.device) {
-            (_, Some(device)) => Ok(Opened { target: Arc::new(device.connect().await?), files: None }),
+            (_, Some(device)) => {
+                Ok(Opened { target: Arc::new(device.connect().await?), files: None, lacking: vec![] })
+            }
             (Storage::Directory(directory), None) => {
-                let files = open_directory(config, directory).await?;
-                Ok(Opened { target: Arc::new(files.clone()), files: Some(files) })
+                let (files, lacking) = open_directory(config, directory).await?;
+                Ok(Opened { target: Arc::new(files.clone()), files: Some(files), lacking })
             }
             (Storage::Device(_), None) => anyhow::bail!("there is no device"),
         }
     }
 }
 
-async fn open_directory(config: &TargetConfig, directory: &Path) -> Result<FileTarget> {
+async fn open_directory(config: &TargetConfig, directory: &Path) -> Result<(FileTarget, Vec<String>)> {
     let settings = Settings {
         id: config.id.clone(),
         directory: directory.to_owned(),
@@ -448,12 +455,12 @@ async fn open_directory(config: &TargetConfig, directory: &Path) -> Result<FileT
     };
     let host = Host::new(Roots::default(), bowline_host::command::Programs::default());
     let places = config.nvme.clone();
-    let open = move || -> Result<FileTarget> {
+    let open = move || -> Result<_> {
         if places.is_empty() {
-            return Ok(FileTarget::open(settings, host)?);
+            return Ok((FileTarget::open(settings, host)?, vec![]));
         }
-        let nvmet = nvme::prepare(&host, &settings.directory, &places)?;
-        Ok(FileTarget::open_exported(settings, nvmet, host)?)
+        let (nvmet, lacking) = nvme::prepare(&host, &settings.directory, &places)?;
+        Ok((FileTarget::open_exported(settings, nvmet, host)?, lacking))
     };
     tokio::task::spawn_blocking(open).await?
 }

@@ -1,5 +1,4 @@
-//! What an agent could not show to nodes when its directory was opened: told at `/readyz`, in the log and to the controller, and tried again until it is
-//! shown.
+//! What an agent could not show to nodes, or not everywhere: told at `/readyz`, in the log and to the controller, and tried again until it is shown.
 
 use bowline_core::VolumeId;
 use bowline_target::agent::ExportsShown;
@@ -13,46 +12,52 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// How many volumes a sentence names.
 const NAMED: usize = 3;
 
-/// Whether everything is shown, or what is not.
-pub(crate) fn ready(missing: &BTreeMap<VolumeId, String>) -> Result<(), String> {
+/// Whether everything is shown everywhere, or what is not. `lacking` are the ways that the agent has not had since its start.
+pub(crate) fn ready(missing: &BTreeMap<VolumeId, String>, lacking: &[String]) -> Result<(), String> {
     let named: Vec<_> = missing.iter().take(NAMED).map(|(volume, why)| format!("{volume} ({why})")).collect();
-    if named.is_empty() {
-        return Ok(());
-    }
     let more = match missing.len() - named.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Err(format!(
-        "not shown to everybody who is let in, and tried again every {AGAIN:?}: {}{more}",
-        named.join(", ")
-    ))
+    let volumes = (!named.is_empty()).then(|| {
+        let named = named.join(", ");
+        format!("not shown to everybody who is let in, and tried again every {AGAIN:?}: {named}{more}")
+    });
+    let all: Vec<_> = volumes.into_iter().chain(lacking.iter().cloned()).collect();
+    if all.is_empty() { Ok(()) } else { Err(all.join("; ")) }
 }
 
 /// The same, for the controller.
-pub(crate) fn told(missing: &BTreeMap<VolumeId, String>) -> ExportsShown {
-    match ready(missing) {
+pub(crate) fn told(missing: &BTreeMap<VolumeId, String>, lacking: &[String]) -> ExportsShown {
+    match ready(missing, lacking) {
         Ok(()) => ExportsShown::All,
         Err(why) => ExportsShown::Missing { volumes: missing.len() as u64, why },
     }
 }
 
-/// Comes back when everything is shown. Whoever asks is served meanwhile: volumes that are shown go on, and a node can be shut out.
-pub(crate) async fn show(target: &FileTarget, progress: &watch::Sender<Result<(), String>>) {
-    let mut state = ready(&target.missing());
-    while let Err(error) = &state {
-        tracing::error!(error, "volumes are missing on their nodes");
+/// Never comes back: what is let in later may not be shown everywhere, either. Whoever asks is served meanwhile: volumes that are shown go on, and a
+/// node can be shut out.
+pub(crate) async fn show(
+    target: &FileTarget,
+    lacking: &[String],
+    progress: &watch::Sender<Result<(), String>>,
+) {
+    let mut state = ready(&target.missing(), lacking);
+    loop {
+        match &state {
+            Err(error) => tracing::error!(error, "volumes are missing on their nodes, or a way to them"),
+            Ok(()) => tracing::info!("everything is shown"),
+        }
         let _ = progress.send_replace(state.clone());
         loop {
             tokio::time::sleep(AGAIN).await;
-            let now = ready(&target.show_missing().await);
+            let now = ready(&target.show_missing().await, lacking);
             if now != state {
                 state = now;
                 break;
             }
         }
     }
-    let _ = progress.send_replace(Ok(()));
 }
 
 #[cfg(test)]
@@ -73,7 +78,7 @@ mod tests {
             host_name: "here".to_owned(),
             policy: Policy { overcommit: 100, reserve: 0 },
         };
-        let addresses = vec!["10.0.0.1:4420".parse().unwrap()];
+        let addresses = ["10.0.0.1:4420", "10.0.0.2:4420"].map(|address| address.parse().unwrap()).into();
         let nvmet = nvmet::Settings { tree, addresses, patience: Duration::from_secs(60) };
         FileTarget::open_exported(settings, nvmet, Host::default()).unwrap()
     }
@@ -87,16 +92,17 @@ mod tests {
         let volume = VolumeId::new("v").unwrap();
         let order = NewVolume { volume: volume.clone(), name: "v".to_owned(), size: 1 << 20, source: None };
         target.create(&order, &Progress::default()).await.unwrap();
-        let mode = Mode { write: true, frontend: true, share: Share::Nobody };
+        let mode = Mode { write: true, frontend: true, share: Share::Writers };
         let grant =
             Grant { volume, node: NodeId::new("a").unwrap(), epoch: Epoch::new(1), mode, beside: None };
         target.allow(&grant).await.unwrap();
         drop(target);
         let rebooted = kernel("after-reboot");
-        rebooted.has_address("10.0.0.1", false);
+        let has_addresses = |has| ["10.0.0.1", "10.0.0.2"].map(|address| rebooted.has_address(address, has));
+        has_addresses(false);
         let target = open(&directory, Arc::clone(&rebooted));
         let (progress, mut seen) = watch::channel(Ok(()));
-        let showing = show(&target, &progress);
+        let showing = show(&target, &[], &progress);
         let watching = async {
             let told = seen.wait_for(Result::is_err).await.unwrap().clone().unwrap_err();
             assert!(
@@ -106,23 +112,36 @@ mod tests {
             );
             assert!(rebooted.admitted().is_empty());
             let shown = ExportsShown::Missing { volumes: 1, why: told };
-            assert_eq!(super::told(&target.missing()), shown, "the controller hears the same");
-            rebooted.has_address("10.0.0.1", true);
+            assert_eq!(super::told(&target.missing(), &[]), shown, "the controller hears the same");
+            has_addresses(true);
             seen.wait_for(Result::is_ok).await.unwrap();
             assert_eq!(rebooted.admitted().len(), 1);
-            assert_eq!(super::told(&target.missing()), ExportsShown::All);
+            assert_eq!(super::told(&target.missing(), &[]), ExportsShown::All);
+            // What is let in later may lack a way, too.
+            rebooted.has_address("10.0.0.2", false);
+            target.allow(&Grant { epoch: Epoch::new(2), ..grant.clone() }).await.unwrap();
+            let told = seen.wait_for(Result::is_err).await.unwrap().clone().unwrap_err();
+            assert!(told.contains("ports/4421/subsystems/"), "{told}");
         };
-        tokio::join!(showing, watching);
+        tokio::select! {
+            () = showing => panic!("it looks on"),
+            () = watching => {}
+        }
     }
 
     #[test]
     fn of_many_volumes_a_few_are_named() {
         let missing = |count: u32| {
             let id = |number| VolumeId::new(format!("v{number}")).unwrap();
-            ready(&(0..count).map(|number| (id(number), "no".to_owned())).collect())
+            ready(&(0..count).map(|number| (id(number), "no".to_owned())).collect(), &[])
         };
         assert_eq!(missing(0), Ok(()));
         assert!(missing(3).unwrap_err().ends_with("v0 (no), v1 (no), v2 (no)"));
         assert!(missing(5).unwrap_err().ends_with("v2 (no) and 2 more"));
+        let lacking = ["no address".to_owned()];
+        let missing = [(VolumeId::new("v").unwrap(), "no".to_owned())].into();
+        assert!(ready(&missing, &lacking).unwrap_err().ends_with("v (no); no address"));
+        let none = ExportsShown::Missing { volumes: 0, why: "no address".to_owned() };
+        assert_eq!(told(&BTreeMap::new(), &lacking), none);
     }
 }

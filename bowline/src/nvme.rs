@@ -15,10 +15,14 @@ use std::sync::Arc;
 
 use crate::agent::Export;
 
-/// Loads what is missing, and says what still is.
-pub(crate) fn prepare(host: &Host, directory: &Path, places: &[NvmePlace]) -> Result<Settings> {
+/// Loads what is missing, and says what still is. With it, those of the places are named at which the kernel does not listen.
+pub(crate) fn prepare(
+    host: &Host,
+    directory: &Path,
+    places: &[NvmePlace],
+) -> Result<(Settings, Vec<String>)> {
     // First, because it changes nothing.
-    let addresses = resolve(places, || Ok(interface::addresses()?))?;
+    let (addresses, absent) = resolve(places, || Ok(interface::addresses()?))?;
     if let Some(missing) = missing(&host.load_nvme_target()) {
         bail!("this machine cannot export volumes over NVMe/TCP: {missing}");
     }
@@ -29,7 +33,7 @@ pub(crate) fn prepare(host: &Host, directory: &Path, places: &[NvmePlace]) -> Re
     }
     let tree = Arc::new(Configfs::new(host.roots.sys.join("kernel/config/nvmet")));
     tracing::info!(?addresses, "exports are reached over NVMe/TCP");
-    Ok(Settings { tree, addresses, patience: Settings::PATIENCE })
+    Ok((Settings { tree, addresses, patience: Settings::PATIENCE }, absent))
 }
 
 fn missing(findings: &[Finding]) -> Option<String> {
@@ -144,22 +148,25 @@ pub(crate) fn check_places(export: Export, places: &[NvmePlace]) -> Result<(), S
 /// How many addresses a sentence names.
 const NAMED: usize = 20;
 
-/// The addresses of all places, each once. Which ones this machine has is asked only if a network is among the places. One in which it has
-/// none is an error and not a path less: nobody would notice that.
-fn resolve(places: &[NvmePlace], machine: impl FnOnce() -> Result<Vec<IpAddr>>) -> Result<Vec<SocketAddr>> {
+/// The addresses of all places, each once, and in words the networks in which this machine has none; at least one is served. Which ones this machine has
+/// is asked only if a network is among the places.
+fn resolve(
+    places: &[NvmePlace],
+    machine: impl FnOnce() -> Result<Vec<IpAddr>>,
+) -> Result<(Vec<SocketAddr>, Vec<String>)> {
     let has_networks = places.iter().any(|place| matches!(place, NvmePlace::In(..)));
     let machine = if has_networks { machine()? } else { vec![] };
-    let mut addresses = Vec::new();
+    let (mut addresses, mut lacking) = (Vec::new(), Vec::new());
     for place in places {
         let found = match place {
             NvmePlace::At(address) => vec![*address],
             NvmePlace::In(network, port) => {
                 let meant = network.of(&machine);
                 if meant.is_empty() {
-                    let has = sentence(machine);
-                    bail!(
-                        "--nvme-listen {network}: this machine has no address in that network; it has {has}"
-                    );
+                    lacking.push(format!(
+                        "--nvme-listen {network}: this machine has no address in that network; it has {}",
+                        sentence(machine.clone())
+                    ));
                 }
                 meant.into_iter().map(|address| SocketAddr::new(address, *port)).collect()
             }
@@ -170,7 +177,13 @@ fn resolve(places: &[NvmePlace], machine: impl FnOnce() -> Result<Vec<IpAddr>>) 
             }
         }
     }
-    Ok(addresses)
+    if addresses.is_empty() && !lacking.is_empty() {
+        bail!(lacking.join("; "));
+    }
+    let lacking = lacking
+        .into_iter()
+        .map(|lacking| format!("{lacking}, and serves at the others; when it has one, start the agent anew"));
+    Ok((addresses, lacking.collect()))
 }
 
 /// In one order, so that it is the same sentence as long as nothing changes.
@@ -238,7 +251,8 @@ mod tests {
             // An address that is named is taken as it is: this machine may get it later.
             (&["10.9.0.1"], &["10.9.0.1:4420"]),
         ] {
-            let found = resolve(&places(typed), || Ok(addresses(&machine))).unwrap();
+            let (found, lacking) = resolve(&places(typed), || Ok(addresses(&machine))).unwrap();
+            assert_eq!(lacking, [""; 0]);
             let found: Vec<_> = found.iter().map(ToString::to_string).collect();
             assert_eq!(found, expected, "{typed:?}");
         }
@@ -251,9 +265,10 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         for (typed, machine, told) in [
             (
-                &["10.1.0.0/24", "10.9.0.0/24"][..],
+                &["10.9.0.0/24", "10.8.0.0/24"][..],
                 &lone[..],
-                "--nvme-listen 10.9.0.0/24: this machine has no address in that network; it has 10.1.0.5, 127.0.0.1, fe80::5",
+                "--nvme-listen 10.9.0.0/24: this machine has no address in that network; it has 10.1.0.5, 127.0.0.1, fe80::5; \
+                 --nvme-listen 10.8.0.0/24: ",
             ),
             (&["126.0.0.0/7"], &lone, "--nvme-listen 126.0.0.0/7: this machine has no address"),
             (&["fd00:1::/64"], &[], "it has none at all"),
@@ -265,11 +280,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn one_network_of_several_without_an_address_is_told_and_the_others_are_served() {
+        let machine = ["10.1.0.5", "127.0.0.1"];
+        for (typed, served) in [
+            (["10.9.0.0/24", "10.1.0.0/24"], "10.1.0.5:4420"),
+            // One that is named may come later, and is told then.
+            (["10.9.0.0/24", "10.8.0.1"], "10.8.0.1:4420"),
+        ] {
+            let (found, lacking) = resolve(&places(&typed), || Ok(addresses(&machine))).unwrap();
+            assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [served]);
+            let told = "--nvme-listen 10.9.0.0/24: this machine has no address in that network; it has 10.1.0.5, \
+                        127.0.0.1, and serves at the others; when it has one, start the agent anew";
+            assert_eq!(lacking, [told]);
+        }
+    }
+
     /// As it was before there were networks: whoever names addresses does not depend on what the kernel says of its interfaces.
     #[test]
     fn the_machine_is_asked_only_if_a_network_is_named() {
         let unasked = || -> Result<Vec<IpAddr>> { bail!("asked") };
-        assert_eq!(resolve(&places(&["10.1.0.5", "[fd00::1]:9"]), unasked).unwrap().len(), 2);
+        assert_eq!(resolve(&places(&["10.1.0.5", "[fd00::1]:9"]), unasked).unwrap().0.len(), 2);
         assert_eq!(resolve(&places(&["10.1.0.0/24"]), unasked).unwrap_err().to_string(), "asked");
     }
 }

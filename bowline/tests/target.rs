@@ -202,7 +202,7 @@ async fn a_machine_that_cannot_export_stays_and_tells_its_controller_what_is_mis
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_without_an_address_in_the_network_stays_and_tells_its_controller_which() {
     let missing = "--nvme-listen 240.1.2.0/24: this machine has no address in that network; it has ";
-    stays_and_tells("127.0.0.0/8,240.1.2.0/24", missing).await;
+    stays_and_tells("240.1.2.0/24", missing).await;
 }
 
 async fn stays_and_tells(nvme_listen: &str, missing: &str) {

@@ -20,9 +20,9 @@ pub enum ExportsShown {
     NotTold,
     /// Everything that is to be shown is shown.
     All,
-    /// Some volumes are not shown to everybody whom their records let in.
+    /// Some volumes are not shown to everybody whom their records let in, or not everywhere.
     Missing {
-        /// How many.
+        /// How many; none if all of them lack the same way.
         volumes: u64,
         /// Which, and why, in a sentence. The words stay the same as long as nothing changes: whoever shows them to people writes them whenever
         /// they are others.
@@ -35,6 +35,9 @@ impl fmt::Display for ExportsShown {
         match self {
             Self::NotTold => f.write_str("its agent does not say whether everything is shown"),
             Self::All => f.write_str("its agent shows everything that it has to show"),
+            Self::Missing { volumes: 0, why } => {
+                write!(f, "its exports are not to be reached everywhere: {why}")
+            }
             Self::Missing { volumes: 1, why } => write!(f, "1 volume is missing on its nodes: {why}"),
             Self::Missing { volumes, why } => {
                 write!(f, "{volumes} volumes are missing on their nodes: {why}")
@@ -68,7 +71,6 @@ pub fn exports_shown(told: Option<wire::Unshown>) -> Result<ExportsShown, Bad> {
     let Some(wire::Unshown { volumes, why }) = told else { return Ok(ExportsShown::NotTold) };
     match (volumes, why.is_empty()) {
         (0, true) => Ok(ExportsShown::All),
-        (0, false) => Err(Bad::Value { field, must: "must be empty where everything is shown" }),
         (_, true) => Err(Bad::Missing(field)),
         (_, false) if why.len() > WHY_BYTES || why.contains(char::is_control) => {
             Err(Bad::Value { field, must: "must have at most 2048 bytes, and no control characters" })
@@ -92,6 +94,9 @@ mod tests {
         {
             assert_eq!(exports_shown(tell(shown.clone())), Ok(shown));
         }
+        let everywhere = ExportsShown::Missing { volumes: 0, why: "no address".to_owned() };
+        assert_eq!(everywhere.to_string(), "its exports are not to be reached everywhere: no address");
+        assert_eq!(exports_shown(tell(everywhere.clone())), Ok(everywhere));
         assert_eq!(exports_shown(tell(missing("a\nb\0"))), Ok(missing("a b ")));
         for long in ["x".repeat(2049), "ä".repeat(2000), format!("x{}", "🦀".repeat(1000))] {
             let Ok(ExportsShown::Missing { why, .. }) = exports_shown(tell(missing(&long))) else {
@@ -108,7 +113,6 @@ mod tests {
     fn what_cannot_be_meant_so_is_refused_by_its_field() {
         let told = |volumes, why: &str| exports_shown(Some(wire::Unshown { volumes, why: why.to_owned() }));
         for (volumes, why, error) in [
-            (0, "v", "unshown.why must be empty where everything is shown"),
             (1, "", "unshown.why is required"),
             (1, "a\nb", "unshown.why must have at most 2048 bytes, and no control characters"),
             (1, &"x".repeat(2049), "unshown.why must have at most 2048 bytes, and no control characters"),

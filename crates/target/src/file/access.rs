@@ -67,7 +67,7 @@ impl Inner {
             && self.close_elsewhere(&item, &mut record, grant.epoch)?.is_none()
         {
             // It was stored before, and a crash or a fault may have come before it was shown, or after.
-            return self.show(&item, &record, grant.epoch, Showing::Again);
+            return self.let_in(&item, &record, grant.epoch, Showing::Again);
         }
         if grant.epoch <= record.exports.highest() {
             return Err(self.closed(&item, &mut record, &grant.node, grant.epoch));
@@ -82,20 +82,34 @@ impl Inner {
         pass("target.allow.before");
         self.directory.write_grant(&item, &record).map_err(|fault| told(&fault))?;
         pass("target.allow.after");
-        self.show(&item, &record, grant.epoch, Showing::First)
+        self.let_in(&item, &record, grant.epoch, Showing::First)
     }
 
-    /// Shows a volume to the node of a grant that is stored.
-    pub(super) fn show(
+    /// Shows a volume to the node of a grant that is stored. One way to it is enough for that; which other is not there is told and tried again.
+    fn let_in(
         &self,
         item: &Item,
         record: &VolumeRecord,
         epoch: Epoch,
         showing: Showing,
     ) -> Result<(), TargetError> {
+        if let Some(lacking) = self.show(item, record, epoch, showing)? {
+            self.miss(&record.volume, lacking);
+        }
+        Ok(())
+    }
+
+    /// Shows a volume to the node of a grant that is stored, and says where it could not be shown, if it is elsewhere.
+    pub(super) fn show(
+        &self,
+        item: &Item,
+        record: &VolumeRecord,
+        epoch: Epoch,
+        showing: Showing,
+    ) -> Result<Option<String>, TargetError> {
         let file = self.directory.path(item, Part::Data);
         let Some(shown) = record.shown(epoch, &file).filter(|_| self.exporter.is_remote()) else {
-            return Ok(());
+            return Ok(None);
         };
         // Only what is well, as above: time may have passed.
         self.directory.open_volume(item, record, false).map_err(|fault| told(&fault))?;

@@ -1,4 +1,4 @@
-//! What the records let in is shown again after a start, and what could not be shown then, later.
+//! What the records let in is shown again after a start, and what could not be shown then, or not everywhere, later.
 //!
 //! Nobody else asks for that: a controller whose grant is stored has no reason to ask again, and both sides agree on a list that the kernel
 //! does not serve. An address at which it is to listen may come later than this process, for one.
@@ -17,7 +17,7 @@ use std::sync::{MutexGuard, PoisonError};
 type Missing = BTreeMap<VolumeId, String>;
 
 impl FileTarget {
-    /// What is not shown to everybody whom its record lets in since the directory was opened, and why.
+    /// What is not shown to everybody whom its record lets in, or not everywhere, and why.
     pub fn missing(&self) -> BTreeMap<VolumeId, String> {
         self.inner.missing().clone()
     }
@@ -61,9 +61,10 @@ impl Inner {
         kept.map_err(|error| OpenError::Export { error: error.to_string() })?;
         for (item, _, record) in &records {
             for epoch in record.exports.open().keys() {
-                if let Err(error) = self.show(item, record, *epoch, Showing::Again) {
-                    tracing::warn!(item = called(item), %epoch, %error, "not shown to whom it lets in");
-                    self.miss(&record.volume, error.to_string());
+                let shown = self.show(item, record, *epoch, Showing::Again);
+                if let Some(why) = shown.unwrap_or_else(|error| Some(error.to_string())) {
+                    tracing::warn!(item = called(item), %epoch, why, "not shown to whom it lets in");
+                    self.miss(&record.volume, why);
                 }
             }
         }
@@ -115,7 +116,10 @@ impl Inner {
         for epoch in record.exports.open().keys().copied().collect::<Vec<_>>() {
             // All of them are tried before one that cannot be shown is told.
             shown.push(match self.close_elsewhere(&item, &mut record, epoch)? {
-                None => self.show(&item, &record, epoch, Showing::Again),
+                None => match self.show(&item, &record, epoch, Showing::Again) {
+                    Ok(Some(error)) => Err(TargetError::Unreachable { error }),
+                    other => other.map(drop),
+                },
                 Some(closed) => {
                     self.shut_out(&item, &record, &closed.node, closed.epoch)?;
                     Err(TargetError::Refused { error: closed.words() })
@@ -125,7 +129,7 @@ impl Inner {
         shown.into_iter().collect::<Result<(), _>>().map(|()| record.draining.is_empty())
     }
 
-    fn miss(&self, volume: &VolumeId, why: String) {
+    pub(super) fn miss(&self, volume: &VolumeId, why: String) {
         self.missing().insert(volume.clone(), why);
     }
 

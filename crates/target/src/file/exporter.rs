@@ -28,8 +28,9 @@ pub(crate) struct Shown<'a> {
 ///
 /// Whatever it does, devices of this machine count besides: see [`super::access`].
 pub(crate) trait Exporter: fmt::Debug + Send + Sync {
-    /// Shows a volume to the node of a grant, and to nobody else. Again for the same grant changes nothing.
-    fn open(&self, shown: &Shown<'_>) -> Result<(), TargetError>;
+    /// Shows a volume to the node of a grant, and to nobody else. Again for the same grant changes nothing. Says where it is not shown, if it is elsewhere:
+    /// the node reaches it by another way.
+    fn open(&self, shown: &Shown<'_>) -> Result<Option<String>, TargetError>;
 
     /// Takes away everything that is shown of a volume but these grants. Comes back with success only when nothing that was
     /// shown otherwise reaches the bytes, and nothing of it is on its way. `leaving` are those that are known to go. Refused if a disk
@@ -74,8 +75,8 @@ pub(crate) trait Exporter: fmt::Debug + Send + Sync {
 pub(crate) struct Loops;
 
 impl Exporter for Loops {
-    fn open(&self, _: &Shown<'_>) -> Result<(), TargetError> {
-        Ok(())
+    fn open(&self, _: &Shown<'_>) -> Result<Option<String>, TargetError> {
+        Ok(None)
     }
 
     fn close(&self, _: &VolumeId, _: &Grants, _: &Grants) -> Result<(), TargetError> {

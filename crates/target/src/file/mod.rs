@@ -115,7 +115,7 @@ struct Inner {
     late: Late,
     /// Cuts that are taken, but whose snapshots have not all got their records because writing them failed.
     unfinished: Mutex<Vec<CutRecord>>,
-    /// What could not be shown when the directory was opened.
+    /// What could not be shown, or not everywhere.
     missing: Mutex<BTreeMap<VolumeId, String>>,
     _lock: PathLock,
 }

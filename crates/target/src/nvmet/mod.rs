@@ -115,8 +115,8 @@ impl Nvmet {
             return Ok(());
         }
         let (kernel, subsystem) = (self.kernel.clone(), name.to_owned());
-        let work = move |job: &work::Job| hide(&kernel, &subsystem, host.as_deref(), job);
-        self.work.run(name, volume, Deed::Hide, work)
+        let work = move |job: &work::Job| hide(&kernel, &subsystem, host.as_deref(), job).map(|()| None);
+        self.work.run(name, volume, Deed::Hide, work).map(drop)
     }
 
     /// Hides several, with their hosts, side by side: one that does not come back keeps the others neither from being begun nor from
@@ -148,7 +148,7 @@ fn lost(error: &str) -> TargetError {
 }
 
 impl Exporter for Nvmet {
-    fn open(&self, asked: &Asked<'_>) -> Result<(), TargetError> {
+    fn open(&self, asked: &Asked<'_>) -> Result<Option<String>, TargetError> {
         let shown = self.shown(asked);
         let (kernel, host, addresses) = (self.kernel.clone(), self.host.clone(), self.addresses.clone());
         let turn = Arc::clone(&self.ports);

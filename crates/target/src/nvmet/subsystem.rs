@@ -63,7 +63,14 @@ impl Shown {
     ///
     /// The host is let in to something that no port shows yet, and the ports come last: whenever this ends early, the
     /// host of the grant can log in, or nobody can.
-    pub(super) fn show(&self, kernel: &Kernel, host: &Host, ports: &[Port]) -> Result<(), ShowError> {
+    ///
+    /// Says which port did not take it, if another one did: a node does with one path while the address of another is not there.
+    pub(super) fn show(
+        &self,
+        kernel: &Kernel,
+        host: &Host,
+        ports: &[Port],
+    ) -> Result<Option<String>, ShowError> {
         let subsystem = Subsystem(&self.names.subsystem);
         if !kernel.exists(&subsystem.directory())? {
             kernel.make(&subsystem.directory())?;
@@ -88,18 +95,25 @@ impl Shown {
         }
         kernel.make(&host_of(&self.names.host))?;
         kernel.link(&subsystem.allowed().join(&self.names.host), &host_of(&self.names.host))?;
-        // All of them are tried: a node may do with one path while an address of another is not there.
-        let mut shown = Ok(());
+        // All of them are tried before one is told.
+        let (mut is_shown, mut left, mut lacking) = (false, Ok(()), None);
         for port in port::all(kernel)? {
             let link = port.link(subsystem.0);
-            let done = match (ports.contains(&port), kernel.exists(&link)?) {
-                (true, false) => kernel.link(&link, &subsystem.directory()),
-                (false, true) => kernel.unlink(&link),
-                (true, true) | (false, false) => Ok(()),
-            };
-            shown = shown.and(done);
+            match (ports.contains(&port), kernel.exists(&link)?) {
+                (true, true) => is_shown = true,
+                (true, false) => match kernel.link(&link, &subsystem.directory()) {
+                    Ok(()) => is_shown = true,
+                    Err(fault) => lacking = lacking.or(Some(fault)),
+                },
+                (false, true) => left = left.and(kernel.unlink(&link)),
+                (false, false) => {}
+            }
         }
-        Ok(shown?)
+        left?;
+        match lacking {
+            Some(fault) if !is_shown => Err(fault.into()),
+            lacking => Ok(lacking.map(|fault| fault.to_string())),
+        }
     }
 
     fn only_this_host(&self, kernel: &Kernel, subsystem: &Subsystem<'_>) -> Result<(), Fault> {

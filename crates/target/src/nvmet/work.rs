@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// What became of a piece of work: what of it could not be done, if the rest could.
+pub(super) type Done<E> = Result<Option<String>, E>;
+
 /// What is being done to a subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
@@ -27,7 +30,7 @@ pub(super) struct Job {
     deed: Deed,
     since: Instant,
     drains: AtomicBool,
-    ended: Mutex<Option<Result<(), String>>>,
+    ended: Mutex<Option<Done<String>>>,
     bell: Condvar,
 }
 
@@ -37,7 +40,7 @@ impl Job {
         self.drains.store(drains, Ordering::Relaxed);
     }
 
-    fn wait(&self, until: Instant) -> Option<Result<(), String>> {
+    fn wait(&self, until: Instant) -> Option<Done<String>> {
         let mut ended = lock(&self.ended);
         loop {
             if let Some(ended) = ended.as_ref() {
@@ -97,8 +100,8 @@ impl Work {
         subsystem: &str,
         volume: &str,
         deed: Deed,
-        work: impl FnOnce(&Job) -> Result<(), E> + Send + 'static,
-    ) -> Result<(), TargetError> {
+        work: impl FnOnce(&Job) -> Done<E> + Send + 'static,
+    ) -> Done<TargetError> {
         let until = Instant::now() + self.patience;
         let job = loop {
             let mut running = lock(&self.running);
@@ -126,7 +129,7 @@ impl Work {
         subsystem: &str,
         volume: &str,
         deed: Deed,
-        work: impl FnOnce(&Job) -> Result<(), E> + Send + 'static,
+        work: impl FnOnce(&Job) -> Done<E> + Send + 'static,
     ) -> Result<Arc<Job>, TargetError> {
         let job = Arc::new(Job {
             volume: volume.to_owned(),
@@ -142,7 +145,8 @@ impl Work {
         let started = std::thread::Builder::new().name("nvmet".to_owned()).spawn(move || {
             let done = catch_unwind(AssertUnwindSafe(|| work(&theirs).map_err(|error| error.to_string())));
             let done = done.unwrap_or_else(|_| Err("the work on it ended early".to_owned()));
-            let done = done.map_err(|error| format!("the kernel's NVMe target: {error}"));
+            let named = |words: String| format!("the kernel's NVMe target: {words}");
+            let done = done.map(|lacking| lacking.map(named)).map_err(named);
             // First out of the list: who is told of the end may begin anew.
             lock(&all).remove(&key);
             *lock(&theirs.ended) = Some(done);

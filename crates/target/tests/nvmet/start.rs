@@ -174,6 +174,34 @@ fn an_address_that_is_not_there_does_not_keep_a_volume_from_the_others() {
     assert_eq!(kernel.names("ports/4420/subsystems"), [ours]);
 }
 
+/// As on a machine that came back with one of its networks dead.
+#[test]
+fn one_missing_address_of_several_keeps_nobody_new_out() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w"]);
+    lab.kernel.has_address("10.0.0.1", false);
+    let (first, second) = (grant("v", "a", 1), grant("w", "a", 1));
+    for grant in [&first, &first, &second] {
+        lab.allow(&target, grant).unwrap();
+    }
+    assert_eq!(lab.kernel.names("ports/4420/subsystems"), [""; 0]);
+    lab.only_these(&target, &[first.clone(), second.clone()]);
+    let missing = target.missing();
+    assert_eq!(missing.keys().collect::<Vec<_>>(), [&volume("v"), &volume("w")]);
+    assert!(missing.values().all(|why| why.contains("ports/4420/subsystems/")), "{missing:?}");
+    lab.revoke(&target, &revocation("w", "a", 1)).unwrap();
+    let try_again = || lab.runtime.block_on(target.show_missing());
+    assert_eq!(try_again().keys().collect::<Vec<_>>(), [&volume("v")], "nobody is let in to the other");
+    lab.kernel.has_address("10.0.0.1", true);
+    assert_eq!(try_again(), [].into());
+    assert_eq!(lab.kernel.names("ports/4420/subsystems"), [names(&target, &first).subsystem]);
+    // Of none of them it is no way.
+    for address in ["10.0.0.1", "fd00::1"] {
+        lab.kernel.has_address(address, false);
+    }
+    lab.allow(&target, &grant("w", "a", 2)).unwrap_err();
+}
+
 /// Exports go on while the agent is stopped, and what the nodes write then is not in the copy.
 #[test]
 fn an_agent_over_a_copied_directory_puts_no_copy_under_a_live_export() {
