@@ -145,19 +145,23 @@ impl Inner {
 
     pub(super) fn revoke(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
         let volume = &revocation.volume;
-        let alone = match self.stuck(volume).and_then(|()| self.alone_for_access(volume)) {
-            Ok(alone) => alone,
+        let found = self.stuck(volume).and_then(|()| {
+            let alone = self.alone_for_access(volume)?;
+            let record = self.directory.volume(&Item::Volume(volume.clone()));
+            Ok((alone, record.map_err(|fault| told(&fault))?))
+        });
+        let (alone, record) = match found {
+            Ok(found) => found,
             Err(error) => return Err(self.only_cut_off(revocation, error)),
         };
-        let record = self.directory.volume(&Item::Volume(volume.clone())).map_err(|fault| told(&fault))?;
         match (alone, record) {
             (Some(alone), Some(record)) => self.revoke_alone(revocation, alone, record),
-            _ => self.never_here(revocation),
+            _ => self.never_here(revocation).map_err(|error| self.only_cut_off(revocation, error)),
         }
     }
 
-    /// What keeps a revocation from being stored does not keep the node in: what is shown to it is taken away all the same. It is not proven by
-    /// that, because the record lets the node in still, and whoever goes by it shows it again; so it is asked for again.
+    /// What keeps a revocation from being stored, a record that cannot be read too, does not keep the node in: what is shown to it is taken away all the
+    /// same. It is not proven by that, because the record may let the node in still, and whoever goes by it shows it again; so it is asked for again.
     fn only_cut_off(&self, revocation: &Revocation, error: TargetError) -> TargetError {
         let Revocation { volume, node, epoch, fence: _ } = revocation;
         match self.exporter.cut_off(volume, node, *epoch) {

@@ -80,3 +80,38 @@ fn a_fence_of_a_volume_that_is_being_copied_takes_the_export_away_and_is_not_pro
     lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
     lab.only_these(&target, &others);
 }
+
+/// Whom the record lets in is not known; whom the controller names is.
+#[test]
+fn a_fence_of_a_volume_whose_record_cannot_be_read_takes_the_export_away_and_is_not_proven() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w"]);
+    let others = [grant("v", "b", 2), grant("v", "a", 3), grant("w", "a", 1)];
+    lab.allow(&target, &grant("v", "a", 1)).unwrap();
+    for other in &others {
+        lab.allow(&target, other).unwrap();
+    }
+    let record = lab.directory.join("vol-v.json");
+    let good = std::fs::read(&record).unwrap();
+    for (spoilt, words) in [
+        (Some("damaged"), "the record of volume v is damaged: "),
+        (Some(""), "the record of volume v is damaged: "),
+        (None, "the record of volume v is missing"),
+    ] {
+        match spoilt {
+            Some(bytes) => std::fs::write(&record, bytes).unwrap(),
+            None => std::fs::remove_file(&record).unwrap(),
+        }
+        for again in [false, true] {
+            let told = lab.revoke(&target, &revocation("v", "a", 1));
+            let Err(TargetError::Refused { error }) = told else { panic!("again {again}: {told:?}") };
+            assert!(error.starts_with(words), "{error}");
+            lab.only_these(&target, &others);
+        }
+        // For the next way of not being there.
+        std::fs::write(&record, &good).unwrap();
+        lab.allow(&target, &grant("v", "a", 1)).unwrap();
+    }
+    lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
+    lab.only_these(&target, &others);
+}
