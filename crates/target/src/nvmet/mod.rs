@@ -119,28 +119,50 @@ impl Nvmet {
         self.work.run(name, volume, Deed::Hide, work).map(drop)
     }
 
-    /// Hides several, with their hosts, side by side: one that does not come back keeps the others neither from being begun nor from
-    /// being waited for, and all are waited for no longer than one.
-    fn hide_all(&self, volume: &str, all: Vec<(String, Option<String>)>) -> Result<(), TargetError> {
+    /// Hides several side by side, and says what became of each: one that does not come back keeps the others neither from being begun nor from being
+    /// waited for, and all are waited for no longer than one.
+    fn hide_all(&self, all: Vec<Hidden>) -> Vec<(String, Result<(), TargetError>)> {
+        let hide = |hidden: Hidden| self.hide(&hidden.name, &hidden.volume, hidden.host);
         std::thread::scope(|threads| {
             let mut rest = all.into_iter();
             let first = rest.next();
             let begun: Vec<_> = rest
-                .map(|(name, host)| {
-                    std::thread::Builder::new()
-                        .name("nvmet".to_owned())
-                        .spawn_scoped(threads, move || self.hide(&name, volume, host))
+                .map(|hidden| {
+                    let name = hidden.name.clone();
+                    let thread = std::thread::Builder::new().name("nvmet".to_owned());
+                    (name, thread.spawn_scoped(threads, move || hide(hidden)))
                 })
                 .collect();
-            let first = first.map_or(Ok(()), |(name, host)| self.hide(&name, volume, host));
-            let ended = begun.into_iter().map(|thread| match thread {
-                Ok(thread) => thread.join().unwrap_or_else(|_| Err(lost("the work on it ended early"))),
-                Err(error) => Err(lost(&format!("no thread can be started: {error}"))),
+            let first = first.map(|hidden| (hidden.name.clone(), hide(hidden)));
+            let ended = begun.into_iter().map(|(name, thread)| match thread {
+                Ok(thread) => {
+                    (name, thread.join().unwrap_or_else(|_| Err(lost("the work on it ended early"))))
+                }
+                Err(error) => (name, Err(lost(&format!("no thread can be started: {error}")))),
             });
-            // All of them, before one is told.
-            std::iter::once(first).chain(ended).collect::<Vec<_>>().into_iter().collect()
+            first.into_iter().chain(ended).collect()
         })
     }
+
+    /// As [`Self::hide_all`], for what is of one volume.
+    fn hide_of(
+        &self,
+        volume: &VolumeId,
+        all: impl IntoIterator<Item = (String, Option<String>)>,
+    ) -> Result<(), TargetError> {
+        let of_volume = |(name, host)| Hidden { volume: volume.to_string(), name, host };
+        let hidden = self.hide_all(all.into_iter().map(of_volume).collect());
+        hidden.into_iter().try_for_each(|(_, result)| result)
+    }
+}
+
+/// A subsystem that is to go.
+struct Hidden {
+    name: String,
+    /// For people.
+    volume: String,
+    /// Its host, if that is known.
+    host: Option<String>,
 }
 
 fn lost(error: &str) -> TargetError {
@@ -178,7 +200,7 @@ impl Exporter for Nvmet {
                 out.entry(name).or_insert(None);
             }
         }
-        self.hide_all(volume.as_str(), out.into_iter().collect())
+        self.hide_of(volume, out)
     }
 
     fn elsewhere(&self, asked: &Asked<'_>) -> Result<Option<String>, TargetError> {
@@ -204,7 +226,7 @@ impl Exporter for Nvmet {
                 out.push((name, Some(host)));
             }
         }
-        self.hide_all(volume.as_str(), out)
+        self.hide_of(volume, out)
     }
 
     fn stuck(&self, volume: &VolumeId) -> Option<TargetError> {
@@ -214,6 +236,7 @@ impl Exporter for Nvmet {
     fn keep_only(&self, wanted: &[Asked<'_>], volumes: &[&VolumeId]) -> Result<(), TargetError> {
         let names_of: Vec<_> = volumes.iter().map(|volume| (*volume, SubsystemsOf::new(volume))).collect();
         let kept: BTreeSet<String> = wanted.iter().map(|asked| self.shown(asked).names.subsystem).collect();
+        let mut out = Vec::new();
         for name in self.subsystems().map_err(|fault| unreachable(&fault))? {
             if kept.contains(&name) {
                 continue;
@@ -223,7 +246,10 @@ impl Exporter for Nvmet {
             let known = names_of.iter().find(|(_, names)| names.storage_and_epoch(&name).is_some());
             let volume =
                 known.map_or_else(|| name.rsplit(':').nth(1).unwrap_or(&name), |(volume, _)| volume.as_str());
-            if let Err(error) = self.hide(&name, volume, None) {
+            out.push(Hidden { volume: volume.to_owned(), name, host: None });
+        }
+        for (name, hidden) in self.hide_all(out) {
+            if let Err(error) = hidden {
                 tracing::error!(subsystem = name, %error, "it is not proven gone; nobody new gets in");
             }
         }

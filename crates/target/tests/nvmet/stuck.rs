@@ -118,3 +118,29 @@ fn whoever_is_shut_out_of_a_volume_whose_disk_is_known_to_be_stuck_gets_at_it_no
     }
     lab.nothing_is_left();
 }
+
+/// It took as long as all of them one after the other, and nobody could ask the agent anything meanwhile.
+#[test]
+fn a_start_begins_to_take_away_all_that_drains_before_it_waits_for_one() {
+    let lab = Lab::endlessly_patient();
+    let target = lab.with(&["v", "w", "x"]);
+    for id in ["v", "w", "x"] {
+        lab.allow(&target, &grant(id, "a", 1)).unwrap();
+    }
+    drop(target);
+    for id in ["v", "w", "x"] {
+        std::fs::write(lab.directory.join(format!("vol-{id}.json")), "damaged").unwrap();
+    }
+    lab.kernel.stick(true);
+    std::thread::scope(|threads| {
+        let start = threads.spawn(|| drop(lab.open()));
+        let _heals = Heals(&lab);
+        wait_until("all of them to be taken from their ports", || {
+            lab.kernel.names("ports/4421/subsystems").is_empty().then_some(())
+        });
+        assert_eq!(lab.kernel.names("subsystems").len(), 3, "they drain");
+        lab.kernel.stick(false);
+        start.join().unwrap();
+    });
+    lab.nothing_is_left();
+}
