@@ -2,8 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use bowline_host::Host;
-use bowline_host::doctor::{Finding, Presence};
-use bowline_host::file::{Abilities, abilities};
+use bowline_host::doctor::{Finding, Presence, probe_nvme_directory};
 use bowline_host::interface;
 use bowline_host::network::Network;
 use bowline_target::nvmet::{Configfs, Settings};
@@ -27,9 +26,8 @@ pub(crate) fn prepare(
         bail!("this machine cannot export volumes over NVMe/TCP: {missing}");
     }
     std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-    let found = abilities(directory).with_context(|| format!("cannot use {}", directory.display()))?;
-    if let Some(lacking) = lacking(found) {
-        bail!("volumes in {} cannot be exported over NVMe/TCP: {lacking}", directory.display());
+    if let Some(missing) = missing(&probe_nvme_directory(directory)) {
+        bail!("volumes in {} cannot be exported over NVMe/TCP: {missing}", directory.display());
     }
     let tree = Arc::new(Configfs::new(host.roots.sys.join("kernel/config/nvmet")));
     tracing::info!(?addresses, "exports are reached over NVMe/TCP");
@@ -45,18 +43,6 @@ fn missing(findings: &[Finding]) -> Option<String> {
         })
         .collect();
     (!missing.is_empty()).then(|| missing.join(", "))
-}
-
-fn lacking(found: Abilities) -> Option<&'static str> {
-    match found {
-        Abilities { direct: false, .. } => Some(
-            "its filesystem has no direct I/O (O_DIRECT), so what a node was told is written might not be; use xfs or btrfs",
-        ),
-        Abilities { reflink: false, .. } => Some(
-            "its filesystem cannot share blocks (reflink), so nothing could be copied while a node writes; use xfs or btrfs",
-        ),
-        Abilities { reflink: true, direct: true } => None,
-    }
 }
 
 /// Where the kernel listens, with a port or without. Whoever is told an address by somebody else (a pod by the kubelet) need not know
@@ -218,14 +204,6 @@ mod tests {
         std::fs::create_dir_all(place.path().join("kernel/config/nvmet")).unwrap();
         let error = prepare(&host, &place.path().join("v"), &[]).unwrap_err().to_string();
         assert!(error.contains("modprobe nvmet-tcp") && !error.contains("configfs"), "{error}");
-    }
-
-    #[test]
-    fn a_directory_must_have_direct_writes_and_shared_blocks() {
-        let told = |reflink, direct| lacking(Abilities { reflink, direct });
-        assert_eq!(told(true, true), None);
-        assert!(told(false, true).unwrap().contains("reflink"));
-        assert!(told(true, false).unwrap().contains("O_DIRECT") && told(false, false).is_some());
     }
 
     fn places(typed: &[&str]) -> Vec<NvmePlace> {

@@ -248,6 +248,24 @@ fn when_nobody_runs_one_sentence_says_what_to_do() {
     let doctor = run(place.path(), &["doctor"]);
     let text = String::from_utf8(doctor.stdout).unwrap();
     assert!(text.contains("Linux 5.12") && text.contains("the data directory"), "{text}");
+    assert!(text.contains("Linux 6.1") && !text.contains("shared blocks"), "{text}");
+}
+
+#[test]
+fn doctor_looks_at_the_directory_that_an_agent_beside_it_exports() {
+    let place = tempfile::tempdir().unwrap();
+    let gone = place.path().join("gone");
+    let doctor = Command::new(env!("CARGO_BIN_EXE_bowline"))
+        .arg("doctor")
+        .env_clear()
+        .env("BOWLINE_DATA", place.path())
+        .env("BOWLINE_DIRECTORY", &gone)
+        .output();
+    let text = String::from_utf8(doctor.unwrap().stdout).unwrap();
+    for what in ["direct I/O", "shared blocks"] {
+        let line = format!("{what} in {} (No such file or directory", gone.display());
+        assert!(text.contains(&line), "{text}");
+    }
 }
 
 #[test]

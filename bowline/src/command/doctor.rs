@@ -1,7 +1,7 @@
 //! `bowline doctor`: what the process that runs says of its machine, or else what can be seen from here.
 
 use bowline_host::Host;
-use bowline_host::doctor::Presence;
+use bowline_host::doctor::{Presence, probe_nvme_directory};
 use bowline_web::wire::{Doctor, Finding, Orphan, Orphans};
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,13 @@ use crate::output::{Style, Tone, one_line};
 const REQUIRED: &[&str] =
     &["mounting volumes", "every path of a request", "volumes of the file target", "ext4 volumes"];
 
-pub(super) async fn run(client: &Client, data: Option<&Path>, console: &mut Console) -> Result<(), Failure> {
+/// `exported` is the directory that a `bowline target` beside it is told, if there is one.
+pub(super) async fn run(
+    client: &Client,
+    data: Option<&Path>,
+    exported: Option<&Path>,
+    console: &mut Console,
+) -> Result<(), Failure> {
     let asked = client.get::<Doctor>("/v1/doctor").await;
     let mut report = match asked {
         Ok(report) => report,
@@ -38,6 +44,7 @@ pub(super) async fn run(client: &Client, data: Option<&Path>, console: &mut Cons
         Some(data) => report.findings.extend(local(data, &report.version)),
         None => report.findings.extend(super::checkup::look(client, &report).await?),
     }
+    report.findings.extend(exported.into_iter().flat_map(probe_nvme_directory).map(told));
     console.show(&report, |style, _| show(&report, style))?;
     let lacking = report.findings.iter().filter(|finding| finding.required && !finding.present).count();
     let drifted = report.drift.as_ref().map_or(0, |drift| drift.missing.len());
@@ -74,15 +81,16 @@ fn show_orphans(found: &Orphans) -> String {
 
 /// What this machine's kernel and programs can do, as the API tells it.
 pub(crate) fn probe(host: &Host) -> Vec<Finding> {
-    let told = |finding: bowline_host::doctor::Finding| {
-        let (present, detail) = match finding.state {
-            Presence::Present(how) => (true, how),
-            Presence::Missing(why) => (false, why),
-        };
-        let required = REQUIRED.contains(&finding.needed_for);
-        Finding { what: finding.what, needed_for: finding.needed_for.to_owned(), present, detail, required }
-    };
     host.probe_machine().into_iter().map(told).collect()
+}
+
+fn told(finding: bowline_host::doctor::Finding) -> Finding {
+    let (present, detail) = match finding.state {
+        Presence::Present(how) => (true, how),
+        Presence::Missing(why) => (false, why),
+    };
+    let required = REQUIRED.contains(&finding.needed_for);
+    Finding { what: finding.what, needed_for: finding.needed_for.to_owned(), present, detail, required }
 }
 
 /// What can be seen from here only: the directory, the socket, the configuration and the version of this very program.

@@ -16,6 +16,7 @@ use bowline_web::wire::Volume;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::path::PathBuf;
 
 use crate::agent::{TargetArgs, TargetCommand};
 use crate::args::{Cli, Command, Format};
@@ -98,7 +99,10 @@ pub(crate) async fn run(command: Command, way: Way, console: &mut Console) -> Re
         Command::Peer(command) => machine::peer(&client, command, console).await,
         Command::Events(args) => events::run(&client, args, console).await,
         Command::Doctor { orphans: true } => doctor::orphans(&client, console).await,
-        Command::Doctor { orphans: false } => doctor::run(&client, data.as_deref(), console).await,
+        Command::Doctor { orphans: false } => {
+            let exported = std::env::var_os("BOWLINE_DIRECTORY").map(PathBuf::from);
+            doctor::run(&client, data.as_deref(), exported.as_deref(), console).await
+        }
         Command::Adopt { dry_run } => adopt::run(&client, dry_run, console).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

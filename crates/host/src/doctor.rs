@@ -1,11 +1,14 @@
 //! What this machine can do, and what is missing for what.
 
+use crate::file::{Abilities, abilities};
 use crate::format::FsType;
 use crate::host::Host;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{FsOpenFlags, fsopen};
 use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 
 /// One thing that was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +91,7 @@ const MULTIPATH: &str = "native NVMe multipath";
 impl Host {
     /// Looks for everything Bowline uses on a machine. Changes nothing.
     pub fn probe_machine(&self) -> Vec<Finding> {
-        let mut findings = vec![self.release(), resolution(), mount_calls()];
+        let mut findings = vec![self.release((5, 12), "mounting volumes"), resolution(), mount_calls()];
         findings.extend(CAPABILITIES.iter().map(|(bit, name, what, needed_for)| {
             let present = self.is_capable(*bit).then(|| (*name).to_owned());
             finding(what, needed_for, present, &format!("this process has no {name}"))
@@ -142,7 +145,9 @@ impl Host {
                 "the module nvmet_tcp is not loaded; modprobe nvmet-tcp".to_owned()
             }),
         ];
-        rows.map(|(what, present, why)| finding(what, NVME_TARGET, present, &why)).into()
+        let rows = rows.map(|(what, present, why)| finding(what, NVME_TARGET, present, &why));
+        // What a fence rests on was only seen from this one on.
+        [self.release((6, 1), NVME_TARGET)].into_iter().chain(rows).collect()
     }
 
     /// Loads what [`Self::probe_nvme_target`] misses, and the loop devices that nodes need who may only read, as far as this machine
@@ -164,15 +169,15 @@ impl Host {
         look()
     }
 
-    fn release(&self) -> Finding {
+    fn release(&self, (major, minor): (u32, u32), needed_for: &'static str) -> Finding {
         let release =
             std::fs::read_to_string(self.roots.proc.join("sys/kernel/osrelease")).unwrap_or_default();
         let release = release.trim();
         let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
         let version = (numbers.next().and_then(Result::ok), numbers.next().and_then(Result::ok));
-        let new_enough = version >= (Some(5), Some(12));
+        let new_enough = version >= (Some(major), Some(minor));
         let why = format!("this is {release:?}");
-        finding("Linux 5.12", "mounting volumes", new_enough.then(|| release.to_owned()), &why)
+        finding(&format!("Linux {major}.{minor}"), needed_for, new_enough.then(|| release.to_owned()), &why)
     }
 
     pub(crate) fn is_capable(&self, bit: u32) -> bool {
@@ -197,10 +202,42 @@ impl Host {
         let present = if built_in {
             Some("in the kernel".to_owned())
         } else {
-            std::path::Path::new(&module).exists().then(|| "as a module".to_owned())
+            Path::new(&module).exists().then(|| "as a module".to_owned())
         };
         finding(&format!("the filesystem {fs}"), needed_for, present, "the kernel does not have it")
     }
+}
+
+/// Looks for what a directory needs whose volumes are exported over NVMe/TCP. Leaves nothing there.
+pub fn probe_nvme_directory(directory: &Path) -> [Finding; 2] {
+    in_directory(directory, &abilities(directory))
+}
+
+fn in_directory(directory: &Path, found: &io::Result<Abilities>) -> [Finding; 2] {
+    let row = |what: &str, has: fn(&Abilities) -> bool, why: &str| {
+        let there = Some(directory.display().to_string());
+        let (present, why) = match found {
+            Ok(found) => (there.filter(|_| has(found)), why.to_owned()),
+            // There are volumes, so it was tried once, and whoever is in must be shut out also then.
+            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                (Some("not tried: the disk is full".to_owned()), String::new())
+            }
+            Err(error) => (None, error.to_string()),
+        };
+        finding(&format!("{what} in {}", directory.display()), NVME_TARGET, present, &why)
+    };
+    [
+        row(
+            "direct I/O",
+            |found| found.direct,
+            "its filesystem has none (O_DIRECT), so what a node was told is written might not be; use xfs or btrfs",
+        ),
+        row(
+            "shared blocks",
+            |found| found.reflink,
+            "its filesystem has none (reflink), so nothing could be copied while a node writes; use xfs or btrfs",
+        ),
+    ]
 }
 
 fn finding(what: &str, needed_for: &'static str, present: Option<String>, why: &str) -> Finding {
@@ -224,4 +261,43 @@ fn mount_calls() -> Finding {
         Ok(_) => String::new(),
     };
     finding("the mount calls", "mounting volumes", present, &why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_must_have_direct_writes_and_shared_blocks() {
+        let told = |found: io::Result<Abilities>| {
+            in_directory(Path::new("/srv"), &found).map(|finding| finding.to_string())
+        };
+        let of = |reflink, direct| told(Ok(Abilities { reflink, direct }));
+        assert_eq!(
+            of(true, true),
+            ["ok       direct I/O in /srv (/srv)", "ok       shared blocks in /srv (/srv)"]
+        );
+        let [direct, shared] = of(false, false);
+        assert!(
+            direct.starts_with("missing  direct I/O in /srv (its filesystem has none (O_DIRECT)"),
+            "{direct}"
+        );
+        assert!(
+            shared.starts_with("missing  shared blocks in /srv (its filesystem has none (reflink)"),
+            "{shared}"
+        );
+        assert!(shared.ends_with("; needed for serving volumes over NVMe/TCP from this machine"), "{shared}");
+        let gone = told(Err(ErrorKind::NotFound.into()));
+        assert!(gone.iter().all(|line| line.starts_with("missing")), "{gone:?}");
+    }
+
+    /// An agent that did not start on a full disk could shut nobody out.
+    #[test]
+    fn a_full_disk_on_which_it_cannot_be_tried_lacks_nothing() {
+        assert!(
+            in_directory(Path::new("/srv"), &Err(ErrorKind::StorageFull.into()))
+                .iter()
+                .all(Finding::is_present)
+        );
+    }
 }

@@ -21,6 +21,7 @@ fn a_machine_that_has_nothing_is_told_what_it_lacks_and_for_what() {
     let said = |what: &str| findings.iter().find(|finding| finding.what == what).unwrap();
     for (what, present) in [
         ("Linux 5.12", false),
+        ("Linux 6.1", false),
         ("the right to mount", false),
         ("loop devices", false),
         ("FUSE", true),
@@ -33,6 +34,16 @@ fn a_machine_that_has_nothing_is_told_what_it_lacks_and_for_what() {
     ] {
         assert_eq!(said(what).is_present(), present, "{}", said(what));
     }
+    // Enough to mount, and not to export.
+    fs::write(at("proc/sys/kernel/osrelease"), "5.15.0-91-generic\n").unwrap();
+    let findings = host.probe_machine();
+    for (what, present) in [("Linux 5.12", true), ("Linux 6.1", false)] {
+        let found = findings.iter().find(|finding| finding.what == what).unwrap();
+        assert_eq!(found.is_present(), present, "{found}");
+    }
+    let told = host.load_nvme_target();
+    let lacking = "missing  Linux 6.1 (this is \"5.15.0-91-generic\"); needed for serving volumes over NVMe/TCP from this machine";
+    assert!(told.iter().any(|finding| finding.to_string() == lacking), "{told:?}");
     let expected = "missing  mkfs.xfs (the Debian package xfsprogs has it); needed for xfs volumes";
     assert_eq!(said("mkfs.xfs").to_string(), expected);
 }
