@@ -84,10 +84,6 @@ pub struct TargetStatus {
     /// How many of them can still be promised.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub free: String,
-    /// How many volumes it holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::count")]
-    pub volumes: Option<u64>,
     /// The version of its agent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
