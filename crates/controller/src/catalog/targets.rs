@@ -49,7 +49,7 @@ impl Catalog {
         match (&checked, connected) {
             (Ok(()), _) => self.inner.metrics.no_room(target),
             (Err(_), Some(connected)) => {
-                drop(lock(&self.inner.targets).entry(target.clone()).or_insert(connected))
+                lock(&self.inner.targets).entry(target.clone()).or_insert(connected);
             }
             (Err(_), None) => {}
         }
