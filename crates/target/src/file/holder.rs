@@ -26,8 +26,8 @@ fn kernel_in(text: &str) -> Option<&str> {
 /// A directory that this process alone has, as it was found.
 pub(super) struct Held {
     pub(super) lock: PathLock,
-    /// The kernel that somebody had it on before, if that was another one, or an earlier start of this one.
-    pub(super) before: Option<String>,
+    /// Whether somebody had it before on another kernel, or on an earlier start of this one, as far as is known.
+    pub(super) was_elsewhere: bool,
 }
 
 pub(super) fn take(directory: &Path, host: &Host) -> Result<Held, OpenError> {
@@ -36,10 +36,10 @@ pub(super) fn take(directory: &Path, host: &Host) -> Result<Held, OpenError> {
     match PathLock::take(&place).map_err(io)? {
         Ok(lock) => {
             let kernel = host.boot().map_err(io)?;
-            let before = kernel_in(&read(&lock.file).map_err(io)?)
-                .filter(|before| *before != kernel)
-                .map(str::to_owned);
-            Ok(Held { lock, before })
+            let text = read(&lock.file).map_err(io)?;
+            let is_same = kernel_in(&text).is_some_and(|before| before == kernel);
+            // An earlier Bowline did not say on which kernel it was.
+            Ok(Held { lock, was_elsewhere: !text.trim().is_empty() && !is_same })
         }
         Err(held) => {
             let text = read(&held).unwrap_or_default();

@@ -136,7 +136,7 @@ impl FileTarget {
         // On a full disk it cannot be tried out, and files may share blocks all the same.
         let reflink = file::abilities(&path).map_or(true, |found| found.reflink);
         let directory = Directory { path, installation, writer: Writer::new() };
-        if held.before.is_some() {
+        if held.was_elsewhere {
             alone(&directory, found.items.keys())?;
         }
         // On a full disk the directory must still open.

@@ -324,29 +324,33 @@ fn a_directory_comes_from_another_machine_only_when_nobody_can_have_a_device_the
         &["mkfs.ext4"],
         |lab| {
             let (target, made) = one_volume(lab);
-            let come = |fs_type: &str, name: &str| {
+            let come = |fs_type: &str, name: &str, kernel: &str| {
                 let dir = lab.path(&format!("on-{fs_type}")).join(name);
                 run("cp", &[&"-r", &made, &dir]);
                 let lock = dir.join("directory.lock");
                 let text = fs::read_to_string(&lock).unwrap();
-                fs::write(&lock, format!("{}\nkernel another\n", text.lines().next().unwrap())).unwrap();
+                fs::write(&lock, format!("{}\n{kernel}", text.lines().next().unwrap())).unwrap();
                 (open(&dir, GENEROUS), dir)
             };
             // Nobody says of ramfs that one kernel has it for itself, as of what is on a network.
             let kinds = [("ramfs", false), ("ext4", true)];
             for (fs_type, _) in kinds {
                 lab.scratch(fs_type, 64);
-                come(fs_type, "early").0.expect("nobody is let in");
+                come(fs_type, "early", "kernel another\n").0.expect("nobody is let in");
             }
             allow(lab, &target, "a", 1).unwrap();
-            for (fs_type, local) in kinds {
-                let (opened, dir) = come(fs_type, "late");
+            // An earlier version said nothing of kernels.
+            let late = [("late", "kernel another\n"), ("old", "")];
+            for ((fs_type, local), (name, kernel)) in
+                kinds.into_iter().flat_map(|kind| late.map(|how| (kind, how)))
+            {
+                let (opened, dir) = come(fs_type, name, kernel);
                 match opened {
                     Ok(_) => assert!(local, "{fs_type}: node a may have a device on the other machine"),
                     Err(OpenError::Elsewhere { item, .. }) => {
                         assert!(!local && item == "volume v", "{fs_type}: {item}");
                         let text = fs::read_to_string(dir.join("directory.lock")).unwrap();
-                        assert!(text.contains("kernel another"), "the next start must ask again: {text}");
+                        assert!(text.contains(kernel), "the next start must ask again: {text}");
                         fs::remove_file(dir.join("directory.lock")).unwrap();
                         open(&dir, GENEROUS).expect("somebody has said that the other machine is off");
                     }
