@@ -79,7 +79,8 @@ mod tests {
             policy: Policy { overcommit: 100, reserve: 0 },
         };
         let addresses = ["10.0.0.1:4420", "10.0.0.2:4420"].map(|address| address.parse().unwrap()).into();
-        let nvmet = nvmet::Settings { tree, addresses, patience: Duration::from_secs(60) };
+        let nvmet =
+            nvmet::Settings { tree, addresses, lacks_addresses: false, patience: Duration::from_secs(60) };
         FileTarget::open_exported(settings, nvmet, Host::default()).unwrap()
     }
 

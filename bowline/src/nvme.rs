@@ -31,7 +31,8 @@ pub(crate) fn prepare(
     }
     let tree = Arc::new(Configfs::new(host.roots.sys.join("kernel/config/nvmet")));
     tracing::info!(?addresses, "exports are reached over NVMe/TCP");
-    Ok((Settings { tree, addresses, patience: Settings::PATIENCE }, absent))
+    let lacks_addresses = !absent.is_empty();
+    Ok((Settings { tree, addresses, lacks_addresses, patience: Settings::PATIENCE }, absent))
 }
 
 fn missing(findings: &[Finding]) -> Option<String> {

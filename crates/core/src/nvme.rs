@@ -18,6 +18,9 @@ pub const MODEL: &str = "Bowline";
 /// was let in may have written since.
 pub const MODEL_OF_BLANK: &str = "Bowline (blank at first)";
 
+/// How long a serial number may be.
+const SERIAL: usize = 20;
+
 /// The longest volume id that stands in a name as it is: a whole name has at most 223 bytes.
 const PLAIN: usize = 100;
 
@@ -52,6 +55,19 @@ impl NvmeNames {
             host_id,
             namespace,
         }
+    }
+
+    /// A serial number for the namespace over one file, told apart from others of its name by `file`. Hosts do not look at it, and it lasts as long as
+    /// the export.
+    pub fn serial(&self, file: &str) -> String {
+        let mut serial = hex(&digest("file", &format!("{}/{file}", self.namespace)));
+        serial.truncate(SERIAL);
+        serial
+    }
+
+    /// The serial number that an earlier Bowline gave it, whatever the file.
+    pub fn earlier_serial(&self) -> String {
+        self.namespace.chars().filter(|c| *c != '-').take(SERIAL).collect()
     }
 
     /// How the names of all subsystems of a storage begin, and those of no other.
@@ -143,6 +159,15 @@ mod tests {
             namespace: "3a6e169d-dd35-8ed9-aa8e-a9df274f8cc7",
         }
         "#);
+    }
+
+    #[test]
+    fn a_serial_number_is_that_of_one_file_under_one_grant() {
+        let names = |epoch| names("pvc-4f2a", "worker-1", epoch);
+        assert_eq!(names(7).serial("9/1"), "565dcdcff1cf63b700de", "for ever");
+        assert_eq!(names(7).earlier_serial(), "3a6e169ddd358ed9aa8e");
+        assert_ne!(names(7).serial("9/1"), names(7).serial("9/2"));
+        assert_ne!(names(7).serial("9/1"), names(8).serial("9/1"));
     }
 
     #[test]

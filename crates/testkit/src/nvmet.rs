@@ -30,6 +30,9 @@ pub struct SimNvmet {
     turn: Mutex<()>,
     /// Whether the disk does not finish what is in flight.
     stuck: Mutex<bool>,
+    /// Namespaces that somebody is closing.
+    closing: Mutex<BTreeSet<PathBuf>>,
+    closed: Condvar,
     moves: Condvar,
     /// Addresses that the machine does not have.
     absent: Mutex<BTreeSet<String>>,
@@ -75,6 +78,8 @@ impl SimNvmet {
             open: Mutex::default(),
             turn: Mutex::default(),
             stuck: Mutex::default(),
+            closing: Mutex::default(),
+            closed: Condvar::new(),
             moves: Condvar::new(),
             absent: Mutex::default(),
         }
@@ -162,6 +167,25 @@ impl SimNvmet {
         Ok(())
     }
 
+    /// One that is closing says already that it is not open, and a second one that closes it does not wait. Says whether it was open.
+    fn begin_to_close(&self, enable: &Path) -> io::Result<bool> {
+        let _turn = self.turn.lock().unwrap();
+        let place = self.root.join(enable);
+        let was_open = fs::read_to_string(&place)? == "1";
+        if was_open {
+            fs::write(place, "0")?;
+            self.closing.lock().unwrap().insert(enable.to_owned());
+        }
+        Ok(was_open)
+    }
+
+    /// Whoever removes a namespace waits for whoever closes it.
+    fn wait_for_closing(&self, namespace: &Path) {
+        let enable = namespace.join("enable");
+        let closing = self.closing.lock().unwrap();
+        drop(self.closed.wait_while(closing, |closing| closing.contains(&enable)).unwrap());
+    }
+
     /// Waits for what is in flight.
     fn drain(&self) {
         let stuck = self.stuck.lock().unwrap();
@@ -216,6 +240,7 @@ impl Tree for SimNvmet {
 
     fn remove(&self, directory: &Path) -> io::Result<()> {
         if matches!(part(directory), Some(Part::Namespace)) {
+            self.wait_for_closing(directory);
             self.drain();
         }
         let _turn = self.turn.lock().unwrap();
@@ -243,11 +268,16 @@ impl Tree for SimNvmet {
     }
 
     fn write(&self, attribute: &Path, value: &str) -> io::Result<()> {
-        if attribute.ends_with("enable") && value == "0" {
+        let place = self.root.join(attribute);
+        if attribute.ends_with("enable") && value == "0" && self.begin_to_close(attribute)? {
             self.drain();
+            self.enable(attribute.parent().unwrap(), "0")?;
+            self.note("write \"0\" to", attribute);
+            self.closing.lock().unwrap().remove(attribute);
+            self.closed.notify_all();
+            return Ok(());
         }
         let _turn = self.turn.lock().unwrap();
-        let place = self.root.join(attribute);
         fs::symlink_metadata(&place)?;
         let group = attribute.parent().unwrap();
         let beside = |name: &str| fs::read_to_string(self.root.join(group).join(name)).unwrap_or_default();

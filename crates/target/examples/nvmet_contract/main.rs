@@ -61,7 +61,8 @@ fn open(directory: &Path, addresses: &[String]) -> FileTarget {
         policy: Policy { overcommit: 100, reserve: 8 * MIB },
     };
     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    let nvmet = nvmet::Settings { tree: Arc::new(Configfs::new(NVMET)), addresses, patience: PATIENT };
+    let tree = Arc::new(Configfs::new(NVMET));
+    let nvmet = nvmet::Settings { tree, addresses, lacks_addresses: false, patience: PATIENT };
     FileTarget::open_exported(settings, nvmet, Host::default()).unwrap()
 }
 

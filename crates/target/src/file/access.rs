@@ -111,6 +111,11 @@ impl Inner {
         let Some(shown) = record.shown(epoch, &file).filter(|_| self.exporter.is_remote()) else {
             return Ok(None);
         };
+        if self.cut_off.has(shown.volume, shown.node, epoch) {
+            let error =
+                format!("node {} is being shut out of epoch {epoch}, which is not stored yet", shown.node);
+            return Err(TargetError::Refused { error });
+        }
         // Only what is well, as above: time may have passed.
         self.directory.open_volume(item, record, false).map_err(|fault| told(&fault))?;
         self.exporter.open(&Shown { first: showing == Showing::First, ..shown })
@@ -145,25 +150,36 @@ impl Inner {
 
     pub(super) fn revoke(&self, revocation: &Revocation) -> Result<NeverAgain, TargetError> {
         let volume = &revocation.volume;
-        let found = self.stuck(volume).and_then(|()| {
-            let alone = self.alone_for_access(volume)?;
-            let record = self.directory.volume(&Item::Volume(volume.clone()));
-            Ok((alone, record.map_err(|fault| told(&fault))?))
-        });
+        let found = match self.stuck(volume) {
+            Ok(()) => self.alone_for_access(volume).and_then(|alone| {
+                let record = self.directory.volume(&Item::Volume(volume.clone()));
+                Ok((alone, record.map_err(|fault| told(&fault))?))
+            }),
+            Err(stuck) => {
+                self.note_somehow(revocation);
+                Err(stuck)
+            }
+        };
         let (alone, record) = match found {
             Ok(found) => found,
             Err(error) => return Err(self.only_cut_off(revocation, error)),
         };
         match (alone, record) {
-            (Some(alone), Some(record)) => self.revoke_alone(revocation, alone, record),
+            (Some(alone), Some(record)) => {
+                let proof = self.revoke_alone(revocation, alone, record)?;
+                self.cut_off.forget(revocation);
+                Ok(proof)
+            }
             _ => self.never_here(revocation).map_err(|error| self.only_cut_off(revocation, error)),
         }
     }
 
     /// What keeps a revocation from being stored, a record that cannot be read too, does not keep the node in: what is shown to it is taken away all the
-    /// same. It is not proven by that, because the record may let the node in still, and whoever goes by it shows it again; so it is asked for again.
+    /// same. It is not proven by that, because the record may let the node in still, and the next process that goes by it shows it again; so it is asked
+    /// for again.
     fn only_cut_off(&self, revocation: &Revocation, error: TargetError) -> TargetError {
         let Revocation { volume, node, epoch, fence: _ } = revocation;
+        self.cut_off.note(revocation);
         match self.exporter.cut_off(volume, node, *epoch) {
             Ok(()) => error,
             // A disk that does not finish what is in flight is the cause of the rest.
@@ -241,6 +257,23 @@ impl Inner {
         self.late.store(&volume, alone, move || {
             if let Err(fault) = directory.write_closing(&item, &record) {
                 tracing::warn!(item = called(&item), %fault, "not stored that it is draining");
+            }
+        });
+    }
+
+    /// As in [`Self::revoke_alone`], where the disk is known not to finish what others wrote: what is about to be taken away is not shown again by the
+    /// next process, if the disk takes that much. The record is read there, too, since that may wait for the disk.
+    fn note_somehow(&self, revocation: &Revocation) {
+        let Revocation { volume, node, epoch, fence: _ } = revocation;
+        let Ok(Some(alone)) = self.alone(volume, Deed::Access) else { return };
+        let (directory, item) = (self.directory.clone(), Item::Volume(volume.clone()));
+        let (node, epoch) = (node.clone(), *epoch);
+        self.late.store(volume, &Arc::new(alone), move || {
+            let Ok(Some(mut record)) = directory.volume(&item) else { return };
+            let before = record.exports.clone();
+            record.close(&node, epoch);
+            if record.exports != before {
+                directory.note_closing(&item, &record);
             }
         });
     }

@@ -94,7 +94,7 @@ impl Inner {
                     tracing::info!(%volume, "shown to whom it lets in");
                     self.missing().remove(&volume);
                 }
-                // What was said of it is still so.
+                // Why it is closed was told when it was.
                 Ok(false) => {}
                 Err(error) => self.miss(&volume, error.to_string()),
             }
@@ -115,7 +115,8 @@ impl Inner {
         let mut shown = Vec::new();
         for epoch in record.exports.open().keys().copied().collect::<Vec<_>>() {
             // All of them are tried before one that cannot be shown is told.
-            shown.push(match self.close_elsewhere(&item, &mut record, epoch)? {
+            let closed = self.close_elsewhere(&item, &mut record, epoch);
+            shown.push(closed.and_then(|closed| match closed {
                 None => match self.show(&item, &record, epoch, Showing::Again) {
                     Ok(Some(error)) => Err(TargetError::Unreachable { error }),
                     other => other.map(drop),
@@ -124,7 +125,7 @@ impl Inner {
                     self.shut_out(&item, &record, &closed.node, closed.epoch)?;
                     Err(TargetError::Refused { error: closed.words() })
                 }
-            });
+            }));
         }
         shown.into_iter().collect::<Result<(), _>>().map(|()| record.draining.is_empty())
     }

@@ -35,7 +35,7 @@ impl Closed {
 pub(super) fn draining(record: &VolumeRecord) -> Option<String> {
     let (epoch, export) = record.draining.first_key_value()?;
     Some(format!(
-        "node {} is shut out at epoch {epoch}, and nobody has asked yet for the proof of that; it gets the volume again when it is detached and attached",
+        "node {} is shut out at epoch {epoch}, and that is not proven yet; it gets the volume again when it is detached and attached",
         export.node
     ))
 }
@@ -53,9 +53,12 @@ impl Inner {
         let Some(place) = self.exporter.elsewhere(&shown)? else { return Ok(None) };
         let closed = Closed { node: shown.node.clone(), epoch, place };
         tracing::error!(item = called(item), node = %closed.node, %epoch, place = closed.place, "exported over other bytes; it is shut out");
-        record.close(&closed.node, epoch);
-        let stored = self.directory.write_closing(item, record);
-        stored.map_err(|fault| TargetError::Unreachable { error: fault.to_string() })?;
+        let mut next = record.clone();
+        next.close(&closed.node, epoch);
+        // Until it is stored, the export is all that tells of it: it must not be taken away as one that no record names.
+        let stored = self.directory.write_closing(item, &next);
+        let closings = stored.map_err(|fault| TargetError::Unreachable { error: fault.to_string() })?;
+        *record = VolumeRecord { closings: Some(closings), ..next };
         Ok(Some(closed))
     }
 }

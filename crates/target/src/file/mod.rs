@@ -30,6 +30,7 @@ mod again;
 mod blocks;
 mod busy;
 mod cut;
+mod cut_off;
 mod directory;
 mod elsewhere;
 pub(crate) mod exporter;
@@ -62,6 +63,7 @@ use bowline_core::{Epoch, NeverAgain, NodeId, SnapshotId, TargetId, VolumeId};
 use bowline_host::Host;
 use bowline_host::file::PathLock;
 use busy::{Busy, NotAlone};
+use cut_off::CutOff;
 use directory::{Directory, Fault, called};
 use exporter::Exporter;
 use late::Late;
@@ -117,6 +119,7 @@ struct Inner {
     unfinished: Mutex<Vec<CutRecord>>,
     /// What could not be shown, or not everywhere.
     missing: Mutex<BTreeMap<VolumeId, String>>,
+    cut_off: CutOff,
     _lock: PathLock,
 }
 

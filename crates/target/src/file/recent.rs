@@ -170,14 +170,15 @@ impl Directory {
     }
 
     /// Stores what a record says of who may reach the bytes, durably, and so that it finds room on a full disk: in place, if the
-    /// newest of it is known to be durable, and with the whole record otherwise.
-    pub(super) fn write_closing(&self, item: &Item, record: &VolumeRecord) -> Result<(), Fault> {
+    /// newest of it is known to be durable, and with the whole record otherwise. Says which closing it is now.
+    pub(super) fn write_closing(&self, item: &Item, record: &VolumeRecord) -> Result<Closings, Fault> {
         let count = record.closings.map_or(0, |known| known.count) + 1;
-        if self.is_durable(record) && self.write_in_place(item, record, count)? {
-            return Ok(());
+        if !self.is_durable(record) || !self.write_in_place(item, record, count)? {
+            let closings = Closings { count, writer: self.writer.id() };
+            self.write_pressing(item, &VolumeRecord { closings: Some(closings), ..record.clone() })?;
+            return Ok(closings);
         }
-        let closings = Some(Closings { count, writer: self.writer.id() });
-        self.write_pressing(item, &VolumeRecord { closings, ..record.clone() })
+        Ok(Closings { count, writer: self.writer.id() })
     }
 
     /// Whether what was closed last survives a loss of power, as far as is known.

@@ -2,6 +2,7 @@
 
 use super::busy::Busy;
 use super::cut::first_of;
+use super::cut_off::CutOff;
 use super::directory::{Directory, Fault, called, now, write_file};
 use super::exporter::{Exporter, Loops};
 use super::holder;
@@ -157,6 +158,7 @@ impl FileTarget {
             late: Late::new(RECORD_PATIENCE),
             unfinished: Mutex::default(),
             missing: Mutex::default(),
+            cut_off: CutOff::default(),
             _lock: held.lock,
         };
         inner.recover(&found);

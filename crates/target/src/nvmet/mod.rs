@@ -42,6 +42,8 @@ pub struct Settings {
     pub tree: Arc<dyn Tree>,
     /// Where it listens, and where nodes are told to connect; at least one.
     pub addresses: Vec<SocketAddr>,
+    /// Whether there are others that this machine does not have now, so that nobody knows them. What is shown at any besides stays then.
+    pub lacks_addresses: bool,
     /// How long whoever shuts a node out waits for what is in flight before it is told that it goes on.
     pub patience: Duration,
 }
@@ -56,6 +58,7 @@ impl Settings {
 pub(crate) struct Nvmet {
     kernel: Kernel,
     addresses: Vec<SocketAddr>,
+    lacks_addresses: bool,
     installation: String,
     host: Host,
     work: Work,
@@ -69,10 +72,11 @@ fn unreachable(fault: &Fault) -> TargetError {
 
 impl Nvmet {
     pub(crate) fn new(settings: Settings, installation: &str, host: Host) -> Self {
-        let Settings { tree, addresses, patience } = settings;
+        let Settings { tree, addresses, lacks_addresses, patience } = settings;
         Self {
             kernel: Kernel(tree),
             addresses,
+            lacks_addresses,
             installation: installation.to_owned(),
             host,
             work: Work::new(patience),
@@ -87,6 +91,7 @@ impl Nvmet {
             file: file.to_owned(),
             write,
             may_be_blank: write && alone && first,
+            stays_elsewhere: self.lacks_addresses,
             tag: Tag::new(volume, node, epoch),
         }
     }
@@ -175,13 +180,13 @@ impl Exporter for Nvmet {
         let (kernel, host, addresses) = (self.kernel.clone(), self.host.clone(), self.addresses.clone());
         let turn = Arc::clone(&self.ports);
         let name = shown.names.subsystem.clone();
-        self.work.run(&name, asked.volume.as_str(), Deed::Show, move |_| {
+        self.work.run(&name, asked.volume.as_str(), Deed::Show, move |job| {
             let ports = {
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
                 let ports = addresses.iter().map(|address| port::ensure(&kernel, *address));
                 ports.collect::<Result<Vec<_>, _>>()?
             };
-            shown.show(&kernel, &host, &ports)
+            shown.show(&kernel, &host, &ports, job)
         })
     }
 

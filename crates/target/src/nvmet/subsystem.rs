@@ -9,10 +9,9 @@ use bowline_host::file;
 use bowline_host::loopdev::{FileIdentity, LoopError};
 use bowline_host::{Host, Tag};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// How long a serial number may be.
-const SERIAL: usize = 20;
+use std::time::UNIX_EPOCH;
 
 /// A subsystem, by its name.
 pub(super) struct Subsystem<'a>(pub(super) &'a str);
@@ -54,6 +53,8 @@ pub(super) struct Shown {
     /// Nobody else may write it, now or beside this grant, and it was never shown before. Said later, that it is blank would be a word
     /// about bytes that its node may have written and not sent yet.
     pub(super) may_be_blank: bool,
+    /// Where it is shown besides it stays: it is not known which addresses there are.
+    pub(super) stays_elsewhere: bool,
     /// What a device of this machine carries that stands between the file and a host that may only read.
     pub(super) tag: Tag,
 }
@@ -70,6 +71,7 @@ impl Shown {
         kernel: &Kernel,
         host: &Host,
         ports: &[Port],
+        job: &Job,
     ) -> Result<Option<String>, ShowError> {
         let subsystem = Subsystem(&self.names.subsystem);
         if !kernel.exists(&subsystem.directory())? {
@@ -79,19 +81,20 @@ impl Shown {
         self.name(kernel, &subsystem)?;
         let namespace = subsystem.namespace();
         match self.bytes(kernel, host)? {
-            Bytes::Own | Bytes::None => {}
-            // Nobody ever had any through it: a port shows it when it has some.
-            Bytes::Unbound => {
-                kernel.write_slowly(&namespace.join("enable"), "0")?;
-                kernel.remove_slowly(&namespace)?;
+            Bytes::Own => {}
+            Bytes::None | Bytes::Unbound => {
+                // One that is not open may be closing still, for as long as its disk does not finish what is in flight. Opened again, nobody
+                // would wait for that any more; its removal does.
+                if kernel.exists(&namespace)? {
+                    job.drains(true);
+                    kernel.write_slowly(&namespace.join("enable"), "0")?;
+                    kernel.remove_slowly(&namespace)?;
+                    job.drains(false);
+                }
+                kernel.make(&namespace)?;
+                self.fill(kernel, host, &namespace)?;
             }
             Bytes::Other(place) => return Err(ShowError::Elsewhere(place)),
-        }
-        if !kernel.exists(&namespace)? {
-            kernel.make(&namespace)?;
-        }
-        if kernel.read(&namespace.join("enable"))? != "1" {
-            self.fill(kernel, host, &namespace)?;
         }
         kernel.make(&host_of(&self.names.host))?;
         kernel.link(&subsystem.allowed().join(&self.names.host), &host_of(&self.names.host))?;
@@ -105,8 +108,8 @@ impl Shown {
                     Ok(()) => is_shown = true,
                     Err(fault) => lacking = lacking.or(Some(fault)),
                 },
-                (false, true) => left = left.and(kernel.unlink(&link)),
-                (false, false) => {}
+                (false, true) if !self.stays_elsewhere => left = left.and(kernel.unlink(&link)),
+                (false, _) => {}
             }
         }
         left?;
@@ -125,14 +128,29 @@ impl Shown {
     }
 
     /// What it is called. The kernel does not let that be changed once somebody has seen it.
-    fn name(&self, kernel: &Kernel, subsystem: &Subsystem<'_>) -> Result<(), Fault> {
+    fn name(&self, kernel: &Kernel, subsystem: &Subsystem<'_>) -> Result<(), ShowError> {
         if kernel.exists(&subsystem.namespace())? {
             return Ok(());
         }
-        let serial: String = self.names.namespace.chars().filter(|c| *c != '-').take(SERIAL).collect();
-        kernel.set(&subsystem.attribute("attr_serial"), &serial)?;
+        if !self.is_own_serial(kernel, subsystem)? {
+            kernel.set(&subsystem.attribute("attr_serial"), &self.serial()?)?;
+        }
         let model = if self.may_be_blank && self.is_blank() { MODEL_OF_BLANK } else { MODEL };
-        kernel.set(&subsystem.attribute("attr_model"), model)
+        Ok(kernel.set(&subsystem.attribute("attr_model"), model)?)
+    }
+
+    /// Tells the volume's file from any other that was or is put in its place: a copy has another number, or was made at another time.
+    fn serial(&self) -> Result<String, LoopError> {
+        let found = file::open_file(&self.file, false).and_then(|file| file.metadata());
+        let found = found.map_err(|error| LoopError::Backing { path: self.file.clone(), error })?;
+        let made = found.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        Ok(self.names.serial(&format!("{}/{}", found.ino(), made.as_nanos())))
+    }
+
+    /// Whether the export was made over this very file, as far as its serial number tells: that of an earlier Bowline does not.
+    fn is_own_serial(&self, kernel: &Kernel, subsystem: &Subsystem<'_>) -> Result<bool, ShowError> {
+        let serial = kernel.read(&subsystem.attribute("attr_serial"))?;
+        Ok(serial == self.names.earlier_serial() || serial == self.serial()?)
     }
 
     /// Whether the volume has not one byte in it. The node need not look all over it then, which nobody can do better than the storage.
@@ -142,7 +160,8 @@ impl Shown {
 
     /// What its namespace has now.
     pub(super) fn bytes(&self, kernel: &Kernel, host: &Host) -> Result<Bytes, ShowError> {
-        let namespace = Subsystem(&self.names.subsystem).namespace();
+        let subsystem = Subsystem(&self.names.subsystem);
+        let namespace = subsystem.namespace();
         if !kernel.exists(&namespace)? || kernel.read(&namespace.join("enable"))? != "1" {
             return Ok(Bytes::None);
         }
@@ -152,7 +171,12 @@ impl Shown {
             return Ok(other(&device));
         }
         if self.write {
-            return Ok(if device == self.file { Bytes::Own } else { other(&device) });
+            if device != self.file {
+                return Ok(other(&device));
+            }
+            let replaced =
+                || Bytes::Other(format!("{} (a file that another has replaced)", device.display()));
+            return Ok(if self.is_own_serial(kernel, &subsystem)? { Bytes::Own } else { replaced() });
         }
         let Some(found) = host.loops()?.into_iter().find(|found| found.path == device) else {
             let name = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();

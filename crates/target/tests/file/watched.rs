@@ -43,7 +43,8 @@ impl Watched {
         let (directory, host_name) = (directory.to_owned(), "here".to_owned());
         let settings = Settings { id, directory, host_name, policy: GENEROUS };
         let (tree, addresses) = (Arc::clone(self) as _, vec!["10.0.0.1:4420".parse().unwrap()]);
-        let nvmet = nvmet::Settings { tree, addresses, patience: Duration::from_secs(60) };
+        let nvmet =
+            nvmet::Settings { tree, addresses, lacks_addresses: false, patience: Duration::from_secs(60) };
         let target = FileTarget::open_exported(settings, nvmet, Host::default()).unwrap();
         self.seen();
         target

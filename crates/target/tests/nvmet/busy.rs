@@ -64,6 +64,8 @@ fn a_fence_of_a_volume_that_is_being_copied_takes_the_export_away_and_is_not_pro
     let lab = Lab::new();
     let target = lab.with(&["v", "w"]);
     let (fenced, others) = (grant("v", "a", 1), [grant("v", "b", 2), grant("v", "a", 3)]);
+    // What is looked at every now and then, to be shown there, too.
+    lab.kernel.has_address("10.0.0.1", false);
     lab.allow(&target, &fenced).unwrap();
     for other in &others {
         lab.allow(&target, other).unwrap();
@@ -77,6 +79,8 @@ fn a_fence_of_a_volume_that_is_being_copied_takes_the_export_away_and_is_not_pro
         let of_v = listed.listings.iter().find(|listing| listing.volume == volume("v")).unwrap();
         assert_eq!(of_v.exports.len(), 3, "not proven");
     });
+    lab.runtime.block_on(target.show_missing());
+    lab.only_these(&target, &others);
     lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
     lab.only_these(&target, &others);
 }
@@ -85,7 +89,7 @@ fn a_fence_of_a_volume_that_is_being_copied_takes_the_export_away_and_is_not_pro
 #[test]
 fn a_fence_of_a_volume_whose_record_cannot_be_read_takes_the_export_away_and_is_not_proven() {
     let lab = Lab::new();
-    let target = lab.with(&["v", "w"]);
+    let mut target = lab.with(&["v", "w"]);
     let others = [grant("v", "b", 2), grant("v", "a", 3), grant("w", "a", 1)];
     lab.allow(&target, &grant("v", "a", 1)).unwrap();
     for other in &others {
@@ -110,7 +114,11 @@ fn a_fence_of_a_volume_whose_record_cannot_be_read_takes_the_export_away_and_is_
         }
         // For the next way of not being there.
         std::fs::write(&record, &good).unwrap();
-        lab.allow(&target, &grant("v", "a", 1)).unwrap();
+        lab.allow(&target, &grant("v", "a", 1)).expect_err("it was to be shut out");
+        // The next process goes by the record.
+        drop(target);
+        target = lab.open();
+        assert_eq!(lab.kernel.admitted().len(), 4);
     }
     lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
     lab.only_these(&target, &others);

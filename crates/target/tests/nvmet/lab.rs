@@ -39,13 +39,23 @@ pub(crate) fn open_at(
     kernel: Arc<SimNvmet>,
     addresses: &[&str],
 ) -> Result<FileTarget, OpenError> {
-    open_with(directory, kernel, addresses, PATIENT)
+    open_with(directory, kernel, addresses, false, PATIENT)
+}
+
+/// As on a machine that has not all its addresses yet.
+pub(crate) fn open_lacking(
+    directory: &Path,
+    kernel: Arc<SimNvmet>,
+    addresses: &[&str],
+) -> Result<FileTarget, OpenError> {
+    open_with(directory, kernel, addresses, true, PATIENT)
 }
 
 fn open_with(
     directory: &Path,
     kernel: Arc<SimNvmet>,
     addresses: &[&str],
+    lacks_addresses: bool,
     patience: Duration,
 ) -> Result<FileTarget, OpenError> {
     let settings = Settings {
@@ -55,7 +65,7 @@ fn open_with(
         policy: Policy { overcommit: 100, reserve: 8 * MIB },
     };
     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    let nvmet = nvmet::Settings { tree: kernel, addresses, patience };
+    let nvmet = nvmet::Settings { tree: kernel, addresses, lacks_addresses, patience };
     FileTarget::open_exported(settings, nvmet, Host::default())
 }
 
@@ -112,7 +122,7 @@ impl Lab {
     }
 
     pub(crate) fn open(&self) -> FileTarget {
-        open_with(&self.directory, Arc::clone(&self.kernel), &ADDRESSES, self.patience).unwrap()
+        open_with(&self.directory, Arc::clone(&self.kernel), &ADDRESSES, false, self.patience).unwrap()
     }
 
     /// With volumes of these names.

@@ -14,10 +14,12 @@ use std::sync::Arc;
 fn steps(lab: &Lab, names: &bowline_core::NvmeNames) -> String {
     let done = lab.kernel.done().join("\n");
     let directory = lab.directory.display().to_string();
+    let serial =
+        lab.kernel.names("subsystems").contains(&names.subsystem).then(|| serial(&lab.kernel, names));
     done.replace(&names.subsystem, "NQN")
         .replace(&names.host, "HOST")
         .replace(&names.namespace, "UUID")
-        .replace(&names.namespace.replace('-', "")[..20], "SERIAL")
+        .replace(serial.as_deref().unwrap_or("of no file"), "SERIAL")
         .replace(&directory, "DIR")
 }
 
@@ -67,6 +69,10 @@ fn a_grant_is_shown_and_taken_away_in_this_order() {
     lab.nothing_is_left();
     lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
     assert_eq!(lab.kernel.done(), [""; 0], "again changes nothing");
+}
+
+fn serial(kernel: &SimNvmet, names: &bowline_core::NvmeNames) -> String {
+    kernel.attribute(&format!("subsystems/{}/attr_serial", names.subsystem))
 }
 
 /// For a node that nobody else may write beside.

@@ -1,6 +1,6 @@
 //! What a start takes away, puts up again, and leaves alone.
 
-use crate::lab::{ADDRESSES, Lab, grant, names, open_at, revocation, volume};
+use crate::lab::{ADDRESSES, Lab, grant, names, open_at, open_lacking, revocation, volume};
 use bowline_core::{Epoch, NvmeNames};
 use bowline_target::file::FileTarget;
 use bowline_target::nvmet::Tree;
@@ -244,4 +244,72 @@ fn an_agent_over_a_copied_directory_puts_no_copy_under_a_live_export() {
     lab.only_these(&target, std::slice::from_ref(&anew));
     assert_eq!(lab.runtime.block_on(target.show_missing()), [].into());
     assert_eq!(epochs(&target), [4]);
+}
+
+/// The export is all that tells of the other bytes. It was taken away, and the copy was shown ten seconds later.
+#[test]
+fn a_live_export_over_other_bytes_stays_until_it_is_stored_that_it_is_closed() {
+    let lab = Lab::new();
+    let target = lab.with(&["v"]);
+    let held = grant("v", "a", 3);
+    lab.allow(&target, &held).unwrap();
+    drop(target);
+    let copied = lab.directory.join("../copied");
+    bowline_testkit::world::run("cp", ["-a".as_ref(), lab.directory.as_os_str(), copied.as_os_str()]);
+    let in_the_way = copied.join("vol-v.json-draft");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let target = crate::lab::open(&copied, Arc::clone(&lab.kernel)).unwrap();
+    lab.kernel.done();
+    for _ in 0..2 {
+        assert_eq!(lab.runtime.block_on(target.show_missing()).len(), 1);
+        lab.only_these(&target, std::slice::from_ref(&held));
+    }
+    assert_eq!(lab.kernel.done(), [""; 0]);
+    std::fs::remove_dir(&in_the_way).unwrap();
+    let missing = lab.runtime.block_on(target.show_missing());
+    assert!(missing[&volume("v")].starts_with("node a was given "), "{missing:?}");
+    lab.nothing_is_left();
+}
+
+/// Another file at the same place is other bytes all the same: what the node writes goes to the one that has no name any more.
+#[test]
+fn an_agent_puts_no_file_under_a_live_export_of_the_one_that_it_replaced() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w", "x"]);
+    let held = ["v", "w", "x"].map(|id| grant(id, "a", 1));
+    for grant in &held {
+        lab.allow(&target, grant).unwrap();
+    }
+    let [_, _, earlier] = held.clone().map(|grant| names(&target, &grant));
+    drop(target);
+    for id in ["v", "x"] {
+        let (data, kept) = (lab.directory.join(format!("vol-{id}.data")), lab.directory.join("../kept"));
+        std::fs::rename(&data, &kept).unwrap();
+        std::fs::copy(&kept, &data).unwrap();
+    }
+    // Nobody can tell that of one which an earlier Bowline made.
+    let serial = Path::new("subsystems").join(&earlier.subsystem).join("attr_serial");
+    lab.kernel.write(&serial, &earlier.earlier_serial()).unwrap();
+    let target = lab.open();
+    lab.only_these(&target, &held[1..]);
+    let missing = target.missing();
+    assert_eq!(missing.keys().collect::<Vec<_>>(), [&volume("v")]);
+    assert!(missing[&volume("v")].contains("vol-v.data (a file that another has replaced)"), "{missing:?}");
+    lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
+    lab.allow(&target, &grant("v", "a", 2)).unwrap();
+}
+
+/// The agent was started while a network had no address for a moment, and took that way from everybody.
+#[test]
+fn what_is_shown_at_an_address_that_is_not_known_now_stays_there() {
+    let lab = Lab::new();
+    let target = lab.with(&["v"]);
+    let held = grant("v", "a", 1);
+    lab.allow(&target, &held).unwrap();
+    let ours = names(&target, &held).subsystem;
+    drop(target);
+    let target = open_lacking(&lab.directory, Arc::clone(&lab.kernel), &ADDRESSES[1..]).unwrap();
+    assert_eq!(lab.kernel.names("ports/4420/subsystems"), [ours]);
+    lab.revoke(&target, &revocation("v", "a", 1)).unwrap();
+    lab.nothing_is_left();
 }

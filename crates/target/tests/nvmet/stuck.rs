@@ -1,8 +1,10 @@
 //! A disk that does not finish what is in flight.
 
 use crate::lab::{Lab, grant, names, revocation};
+use bowline_target::nvmet::Tree;
 use bowline_target::{Target, TargetError};
 use bowline_testkit::world::wait_until;
+use std::path::Path;
 
 #[test]
 fn a_disk_that_does_not_finish_is_told_and_no_fence_is_pretended() {
@@ -117,6 +119,60 @@ fn whoever_is_shut_out_of_a_volume_whose_disk_is_known_to_be_stuck_gets_at_it_no
         lab.revoke(&target, &revocation("v", from, 2)).unwrap();
     }
     lab.nothing_is_left();
+}
+
+/// The record let it in still, and a namespace that is closing says that it is not open.
+#[test]
+fn a_new_process_does_not_put_up_again_what_was_cut_off_from_a_stuck_disk() {
+    let lab = Lab::impatient();
+    let target = lab.with(&["v"]);
+    lab.allow(&target, &grant("v", "a", 1)).unwrap();
+    lab.allow(&target, &grant("v", "b", 2)).unwrap();
+    lab.kernel.stick(true);
+    let _heals = Heals(&lab);
+    for from in ["a", "b"] {
+        lab.revoke(&target, &revocation("v", from, 2)).unwrap_err();
+    }
+    drop(target);
+    lab.kernel.done();
+    let target = lab.open();
+    lab.only_these(&target, &[]);
+    lab.kernel.stick(false);
+    for from in ["a", "b"] {
+        lab.revoke(&target, &revocation("v", from, 2)).unwrap();
+    }
+    lab.nothing_is_left();
+    let opened = lab.kernel.done().into_iter().filter(|step| step.starts_with("write \"1\""));
+    assert_eq!(opened.collect::<Vec<_>>(), [""; 0]);
+}
+
+/// The kernel counts what is in flight anew for one that is opened, and whoever closes that does not wait for what was in flight before.
+#[test]
+fn a_namespace_that_is_closing_is_not_opened_again() {
+    let lab = Lab::impatient();
+    let target = lab.with(&["v"]);
+    let grant = grant("v", "a", 1);
+    lab.allow(&target, &grant).unwrap();
+    let namespace = format!("subsystems/{}/namespaces/1", names(&target, &grant).subsystem);
+    lab.kernel.stick(true);
+    lab.kernel.done();
+    let enable = format!("{namespace}/enable");
+    std::thread::scope(|threads| {
+        let _heals = Heals(&lab);
+        let closing = threads.spawn(|| lab.kernel.write(Path::new(&enable), "0").unwrap());
+        wait_until("it to be closing", || (lab.kernel.attribute(&enable) == "0").then_some(()));
+        let told = lab.allow(&target, &grant);
+        assert!(matches!(&told, Err(TargetError::Refused { .. })), "{told:?}");
+        assert_eq!(lab.kernel.attribute(&enable), "0");
+        lab.kernel.stick(false);
+        closing.join().unwrap();
+    });
+    lab.allow(&target, &grant).unwrap();
+    lab.only_these(&target, &[grant]);
+    let done = lab.kernel.done();
+    let at = |step: &str| done.iter().position(|done| *done == step);
+    let (removed, opened) = (format!("remove {namespace}"), format!("write \"1\" to {namespace}/enable"));
+    assert!(at(&removed).is_some() && at(&removed) < at(&opened), "{done:?}");
 }
 
 /// It took as long as all of them one after the other, and nobody could ask the agent anything meanwhile.
