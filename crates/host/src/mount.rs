@@ -8,6 +8,7 @@
 //! **Caveats.** Options of the filesystem itself (`discard`, …) are not compared with those of an existing mount:
 //! kernels do not show defaults, and all mounts of a filesystem share them anyway.
 
+use crate::command::no_starts;
 use crate::device::{BlockDevice, DeviceError, DeviceNumber, Open};
 use crate::host::Host;
 use crate::ioctl;
@@ -203,7 +204,16 @@ impl Host {
         for _ in 0..layers {
             pass("host.unmount.before");
             // Through the parent's descriptor: one on the place itself would pin the mount.
-            match unmount(place.through_parent(), flags) {
+            let unmount = || unmount(place.through_parent(), flags);
+            // A file that was just closed may be open a moment longer.
+            let done = match unmount() {
+                Err(Errno::BUSY) => {
+                    let _nobody_has_copies = no_starts();
+                    unmount()
+                }
+                other => other,
+            };
+            match done {
                 // Somebody else unmounted a layer meanwhile; what is left is looked at below.
                 Ok(()) | Err(Errno::INVAL | Errno::NOENT) => pass("host.unmount.after"),
                 Err(error) => {
