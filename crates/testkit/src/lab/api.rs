@@ -5,6 +5,7 @@ use super::janitor::Janitor;
 use super::process::{Place, Process};
 use super::programs::{installed, tools};
 use super::{PATIENCE, wait_for};
+use bowline_core::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::fs;
 use std::future::Future;
@@ -41,6 +42,8 @@ pub struct ApiLab {
     port: u16,
     etcd_port: u16,
     server: Mutex<Option<Process>>,
+    /// From when until when it was not ready.
+    starts: Mutex<Vec<[Timestamp; 2]>>,
     more: Mutex<Vec<Process>>,
     _etcd: Process,
     janitor: Janitor,
@@ -94,6 +97,7 @@ impl ApiLab {
             port: free_port(),
             etcd_port,
             server: Mutex::new(None),
+            starts: Mutex::default(),
             more: Mutex::new(vec![]),
             _etcd: etcd,
             janitor,
@@ -246,13 +250,20 @@ impl ApiLab {
     pub fn start_api_server(&self) {
         let mut server = self.server.lock().unwrap();
         assert!(server.is_none(), "the API server runs already");
+        let begun = Timestamp::now();
         let process =
             self.place.start("kube-apiserver", &tools("kubernetes").join("kube-apiserver"), &self.flags());
         let kubeconfig = self.kubeconfig();
         let died = || process.ended().is_some();
         let ready = block_on(async { is_ready(&kubeconfig, died).await });
         assert!(ready, "the API server is not ready after {PATIENCE:?}:\n{}", process.log());
+        self.starts.lock().unwrap().push([begun, Timestamp::now()]);
         *server = Some(process);
+    }
+
+    /// Whether the API server was starting then, and not ready yet.
+    pub(super) fn was_starting(&self, at: Timestamp) -> bool {
+        self.starts.lock().unwrap().iter().any(|[begun, ready]| (*begun..=*ready).contains(&at))
     }
 
     /// Ends the API server as a power cut would. Its data stays in etcd.
