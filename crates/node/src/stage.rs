@@ -248,10 +248,14 @@ impl ThisNode {
                         Phase::Making { uuid }
                     }
                     // It had a filesystem, which is not made anew if it is not there any more.
-                    Phase::Staged if fs(&earlier.content).is_some() && fs(&wish.content).is_some() => {
-                        Phase::Staged
+                    Phase::Staged | Phase::Restaging
+                        if fs(&earlier.content).is_some() && fs(&wish.content).is_some() =>
+                    {
+                        Phase::Restaging
                     }
-                    Phase::Making { .. } | Phase::Connecting | Phase::Staged => Phase::Connecting,
+                    Phase::Making { .. } | Phase::Connecting | Phase::Staged | Phase::Restaging => {
+                        Phase::Connecting
+                    }
                 };
                 (phase, if earlier.epoch == wish.grant.epoch { earlier.published } else { Vec::new() })
             }
@@ -301,10 +305,15 @@ impl ThisNode {
             let over = (devices, device.epoch);
             let mount = || {
                 let _kept = devices.keep(&wish.grant, &device)?;
-                let spare = if mounted { 0 } else { self.prepare(&device, *fs, is_new, wish, record)? };
+                // Whoever mounted it may have ended before it was grown; one that has its size already is left alone. ext4 was grown before that.
+                let is_to_grow = if mounted {
+                    *fs != FsType::Ext4 && !wish.read_only()
+                } else {
+                    self.prepare(&device, *fs, is_new, wish, record)? > 0
+                };
                 let done = self.host.mount(&device.path, place, &options);
                 done.map_err(|error| mount_fault(wish, &error))?;
-                if spare > 0 {
+                if is_to_grow {
                     let grown = self.host.grow(*fs, &device.path, place);
                     grown.map_err(|error| Fault::command(&error))?;
                 }
@@ -322,7 +331,7 @@ impl ThisNode {
         // Durably, if something was made: a workload's first write must not meet a record that says "half made".
         match std::mem::replace(&mut record.phase, Phase::Staged) {
             Phase::Making { .. } => self.state.save(record)?,
-            Phase::Connecting => self.state.note(record)?,
+            Phase::Connecting | Phase::Restaging => self.state.note(record)?,
             Phase::Staged => {}
         }
         Ok(device)
@@ -376,7 +385,7 @@ impl ThisNode {
                 return Err(Fault::NotReady(format!("volume {volume} is left alone: {why}")));
             }
             // Not a final answer: after one, the record that knows it would be taken back.
-            State::Blank if record.phase == Phase::Staged => {
+            State::Blank if matches!(record.phase, Phase::Staged | Phase::Restaging) => {
                 return Err(Fault::Unreachable(format!(
                     "volume {volume} was staged with a filesystem, and is blank now; it is left alone until it was unstaged"
                 )));

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// The newest version that is read. A record is written in the oldest that can say it, so that an older program, which a
-/// machine may go back to, reads it: 2 has `fabric`.
-pub const VERSION: u32 = 2;
+/// machine may go back to, reads it: 2 has `fabric`, 3 has [`Phase::Restaging`].
+pub const VERSION: u32 = 3;
 
 /// More than this is no record: a record has a few hundred bytes, and a path or two for each workload.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -61,7 +61,11 @@ impl Record {
     }
 
     fn version(&self) -> u32 {
-        if self.fabric.is_none() { 1 } else { 2 }
+        match (&self.phase, &self.fabric) {
+            (Phase::Restaging, _) => 3,
+            (_, Some(_)) => 2,
+            (_, None) => 1,
+        }
     }
 }
 
@@ -92,9 +96,11 @@ pub enum Phase {
         #[serde(with = "text")]
         uuid: FsUuid,
     },
-    /// It is mounted, and the caller was told so, or is about to be; or was, and is to be mounted again. What was being made is made: a filesystem is
-    /// never settled again after this, because a workload may have written to it, nor made anew.
+    /// It is mounted, and the caller was told so, or is about to be. What was being made is made: a filesystem is never settled again after this,
+    /// because a workload may have written to it, nor made anew.
     Staged,
+    /// It was staged with a filesystem, and is being staged once more. What is there is not made anew, but may still have to be mounted and grown.
+    Restaging,
 }
 
 mod text {
@@ -186,7 +192,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, DecodeError> {
     }
     let record = serde_json::from_slice::<Read>(bytes).map_err(damaged)?.record;
     if record.version() > version {
-        return Err(DecodeError::Damaged(format!("version {version} has no fabric")));
+        return Err(DecodeError::Damaged(format!("version {version} cannot say what it says")));
     }
     Ok(record)
 }
@@ -222,7 +228,7 @@ mod tests {
     fn rows() -> Vec<Record> {
         let uuid = FsUuid::from_bytes([9; 16]);
         let fs = Content::Filesystem { fs: FsType::Xfs, options: vec!["noatime".to_owned()] };
-        let phases = [Phase::Connecting, Phase::Making { uuid }, Phase::Staged];
+        let phases = [Phase::Connecting, Phase::Making { uuid }, Phase::Staged, Phase::Restaging];
         phases
             .into_iter()
             .flat_map(|phase| {
@@ -260,6 +266,17 @@ mod tests {
     }
 
     #[test]
+    fn the_form_of_version_3_is_kept() {
+        let content = Content::Filesystem { fs: FsType::Ext4, options: vec![] };
+        let text = String::from_utf8(encode(&record(Phase::Restaging, content)).unwrap()).unwrap();
+        insta::assert_snapshot!(text);
+        for version in ["1", "2"] {
+            let older = text.replace("\"version\": 3", &format!("\"version\": {version}"));
+            assert!(matches!(decode(older.as_bytes()), Err(DecodeError::Damaged(_))), "{older}");
+        }
+    }
+
+    #[test]
     fn a_fabric_that_says_more_to_the_kernel_than_names_is_damage() {
         let record = Record { fabric: Some(fabric()), ..record(Phase::Staged, Content::Block) };
         let text = String::from_utf8(encode(&record).unwrap()).unwrap();
@@ -285,7 +302,7 @@ mod tests {
     #[test]
     fn other_versions_are_told_apart_from_damage() {
         let text = String::from_utf8(encode(&rows()[0]).unwrap()).unwrap();
-        for found in [0, 3, u32::MAX] {
+        for found in [0, 4, u32::MAX] {
             let other = text.replace("\"version\": 1", &format!("\"version\": {found}"));
             assert_eq!(decode(other.as_bytes()), Err(DecodeError::Version { found }));
         }
@@ -301,7 +318,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_record_is_read_or_refused(at in 0..2000_usize, byte in any::<u8>(), row in 0..9_usize) {
+        fn a_changed_record_is_read_or_refused(at in 0..2000_usize, byte in any::<u8>(), row in 0..12_usize) {
             let mut bytes = encode(&rows()[row]).unwrap();
             let at = at % bytes.len();
             bytes[at] = byte;

@@ -167,7 +167,7 @@ fn a_crash_between_any_two_steps_is_gone_on_from() {
     lab.volume("v", smallest(FsType::Ext4));
     let context = lab.grant("v", "a", 1, true);
     let mut node = lab.node("a");
-    for phase in [Phase::Connecting, Phase::Staged] {
+    for phase in [Phase::Connecting, Phase::Staged, Phase::Restaging] {
         for mounted in [true, false] {
             for unstage in [true, false] {
                 node.stage("v", &context, &plain(FsType::Ext4)).unwrap();

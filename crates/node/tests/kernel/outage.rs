@@ -40,7 +40,8 @@ fn a_dead_mount_beside_a_new_disk_of_its_volume_was_not_unmounted() {
     let Some(machine) = Machine::new() else { return };
     let (node, ext4) = (machine.node("a"), plain(FsType::Ext4));
     let uuid = FsUuid::from_bytes([7; 16]);
-    for (epoch, phase) in (1..).zip([Phase::Staged, Phase::Connecting, Phase::Making { uuid }]) {
+    let phases = [Phase::Staged, Phase::Restaging, Phase::Connecting, Phase::Making { uuid }];
+    for (epoch, phase) in (1..).zip(phases) {
         let context = machine.grant("v", "a", epoch, true);
         node.stage("v", &context, &ext4).unwrap();
         let record = decode(&fs::read(node.record("v")).unwrap()).unwrap();

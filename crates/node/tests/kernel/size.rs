@@ -1,9 +1,13 @@
 //! Volumes that grow.
 
-use crate::lab::{Lab, block, not_run, refused, smallest};
+use crate::lab::{Lab, Node, block, not_run, plain, refused, smallest};
 use bowline_csi::wire::volume_capability::access_mode::Mode;
+use bowline_host::Host;
+use bowline_host::command::Programs;
 use bowline_host::format::FsType;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 use tonic::Code;
 
 const MORE: u64 = 128 << 20;
@@ -58,6 +62,56 @@ fn xfs_grows() {
 #[test]
 fn btrfs_grows() {
     grows(FsType::Btrfs);
+}
+
+/// A machine on which what grows a mounted filesystem is killed.
+fn host_that_does_not_grow(lab: &Lab) -> Host {
+    let bin = lab.path("bin");
+    fs::create_dir(&bin).unwrap();
+    for program in ["xfs_growfs", "btrfs"] {
+        let real = lab.host.programs.find(program).unwrap();
+        let script =
+            format!("#!/bin/sh\n[ \"$1\" = check ] && exec {} \"$@\"\nkill -9 $$\n", real.to_str().unwrap());
+        fs::write(bin.join(program), script).unwrap();
+        fs::set_permissions(bin.join(program), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut programs = Programs::default();
+    programs.path.insert(0, bin);
+    Host::new(lab.host.roots.clone(), programs)
+}
+
+#[test]
+fn a_filesystem_that_was_mounted_and_not_yet_grown_stayed_small() {
+    let Some(lab) = Lab::new(&[FsType::Xfs, FsType::Btrfs]) else { return };
+    let host = host_that_does_not_grow(&lab);
+    for fs_type in [FsType::Xfs, FsType::Btrfs] {
+        let (volume, capability, small) = (fs_type.name(), plain(fs_type), smallest(fs_type));
+        lab.volume(volume, small);
+        let context = lab.grant(volume, "a", 1, true);
+        let mut node = lab.node("a");
+        node.stage(volume, &context, &capability).unwrap();
+        let staging = node.text(&format!("stage-{volume}"));
+        let total = |node: &Node<'_>| node.stats(volume, &staging).unwrap()[0].total;
+        let mut before = total(&node);
+        for (size, is_rebooted) in [(small + MORE, true), (small + 2 * MORE, false)] {
+            if is_rebooted {
+                node = node.rebooted();
+            } else {
+                node.unstage(volume).unwrap();
+            }
+            lab.volume(volume, size);
+            let ends = lab.node_with("a", lab.devices(), &host, Duration::from_secs(60));
+            refused(ends.stage(volume, &context, &capability), Code::Unavailable, "killed by signal 9");
+            assert_eq!(lab.mounts_below(&node.pods).len(), 1, "{volume}: it ended after the mount");
+            refused(node.stats(volume, &staging), Code::NotFound, "is not at");
+            node.stage(volume, &context, &capability).unwrap();
+            let grown = total(&node);
+            assert!(grown >= before + (100 << 20), "{volume}: {before} {grown}");
+            before = grown;
+        }
+        node.unstage(volume).unwrap();
+    }
+    lab.assert_clean();
 }
 
 #[test]
