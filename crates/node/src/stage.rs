@@ -213,7 +213,7 @@ impl ThisNode {
     }
 
     /// Takes down a mount of an earlier grant that no workload was shown, or whose last one is gone. That it can be unmounted is the proof that
-    /// nobody uses it.
+    /// nobody uses it. Its record stays until the next one replaces it, which goes on from what it knows.
     fn clear_unused(&self, wish: &Wish, earlier: &Record) -> Result<(), Fault> {
         let at = earlier.path.display();
         let stays = |why: &str| in_the_way(wish, earlier.epoch, &format!("mounted at {at}: {why}"));
@@ -247,15 +247,10 @@ impl ThisNode {
                     {
                         Phase::Making { uuid }
                     }
-                    // It had a filesystem, which is not made anew if it is not there any more.
-                    Phase::Staged | Phase::Restaging
-                        if fs(&earlier.content).is_some() && fs(&wish.content).is_some() =>
-                    {
-                        Phase::Restaging
-                    }
-                    Phase::Making { .. } | Phase::Connecting | Phase::Staged | Phase::Restaging => {
-                        Phase::Connecting
-                    }
+                    // It had a filesystem, which is not made anew if it is not there any more: not until somebody had the volume raw.
+                    Phase::Staged if fs(&earlier.content).is_some() => Phase::Restaging,
+                    Phase::Restaging => Phase::Restaging,
+                    Phase::Making { .. } | Phase::Connecting | Phase::Staged => Phase::Connecting,
                 };
                 (phase, if earlier.epoch == wish.grant.epoch { earlier.published } else { Vec::new() })
             }
@@ -384,9 +379,9 @@ impl ThisNode {
             State::Unclear(why) => {
                 return Err(Fault::NotReady(format!("volume {volume} is left alone: {why}")));
             }
-            // Not a final answer: after one, the record that knows it would be taken back.
+            // A final answer: after another one the kubelet unstages by itself when the pod goes, and the next pod would have it formatted.
             State::Blank if matches!(record.phase, Phase::Staged | Phase::Restaging) => {
-                return Err(Fault::Unreachable(format!(
+                return Err(Fault::NotReady(format!(
                     "volume {volume} was staged with a filesystem, and is blank now; it is left alone until it was unstaged"
                 )));
             }
@@ -433,12 +428,18 @@ impl ThisNode {
     }
 
     /// After a final error the caller may never come back, so what was begun is taken back; where that cannot be
-    /// done, the error is one after which it does come back.
+    /// done, the error is one after which it does come back. That there was a filesystem was not begun now, and stays known until an unstage.
     fn give_up(&self, devices: &dyn Devices, record: &Record, place: &Place, fault: Fault) -> Fault {
         if !fault.is_final() {
             return fault;
         }
-        match self.take_down(devices, record, Some(place)) {
+        let taken_back = self.take_down(devices, record, Some(place)).and_then(|is_over| {
+            if is_over && record.phase != Phase::Restaging {
+                self.state.remove(&record.volume)?;
+            }
+            Ok(())
+        });
+        match taken_back {
             Ok(()) => fault,
             Err(undone) => Fault::Unreachable(format!("{fault}; and what was begun stays for now: {undone}")),
         }

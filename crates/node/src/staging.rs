@@ -99,7 +99,8 @@ pub enum Phase {
     /// It is mounted, and the caller was told so, or is about to be. What was being made is made: a filesystem is never settled again after this,
     /// because a workload may have written to it, nor made anew.
     Staged,
-    /// It was staged with a filesystem, and is being staged once more. What is there is not made anew, but may still have to be mounted and grown.
+    /// It was staged with a filesystem, was not unstaged, and is being staged once more, or could not be. What is there is not made anew, but may
+    /// still have to be mounted and grown.
     Restaging,
 }
 

@@ -29,7 +29,9 @@ impl ThisNode {
         match self.usable_record(volume) {
             Some(record) if place.as_ref().is_none_or(|place| place.path() == record.path) => {
                 let devices = self.devices_of(&record.target, &record.grant())?;
-                self.take_down(devices, &record, place.as_ref())?;
+                if self.take_down(devices, &record, place.as_ref())? {
+                    self.state.remove(volume)?;
+                }
             }
             Some(record) => return self.is_elsewhere(&record, place.as_ref()),
             None => self.take_down_unrecorded(volume, place.as_ref())?,
@@ -52,13 +54,14 @@ impl ThisNode {
         }
     }
 
-    /// Unmounts, disconnects and forgets a volume, in this order; refused while a workload can see it.
+    /// Unmounts and disconnects a volume, in this order; refused while a workload can see it. Says whether it may be forgotten: a making that
+    /// could not be looked at is kept in mind for the next grant.
     pub(crate) fn take_down(
         &self,
         devices: &dyn Devices,
         record: &Record,
         place: Option<&Place>,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         let volume = &record.volume;
         let mut found = devices.find(volume, &self.id)?;
         if matches!(record.phase, Phase::Making { .. }) && !found.iter().any(|one| one.epoch == record.epoch)
@@ -110,11 +113,7 @@ impl ThisNode {
         }
         self.clear_remains(devices, volume)?;
         pass("node.disconnect.after");
-        // A making that could not be looked at is kept in mind for the next grant.
-        if settled && !(device.is_none() && matches!(record.phase, Phase::Making { .. })) {
-            self.state.remove(volume)?;
-        }
-        Ok(())
+        Ok(settled && !(device.is_none() && matches!(record.phase, Phase::Making { .. })))
     }
 
     /// Unmounts what the devices of these grants are mounted as.

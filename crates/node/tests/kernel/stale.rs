@@ -1,11 +1,13 @@
 //! Mounts and devices that are not what they were.
 
 use crate::device::Troubled;
-use crate::lab::{Lab, Node, not_run, plain, refused, smallest};
+use crate::lab::{Lab, Node, block, not_run, plain, refused, smallest};
 use bowline_csi::wire;
 use bowline_csi::wire::node_server::Node as _;
+use bowline_csi::wire::volume_capability::access_mode::Mode;
 use bowline_host::format::FsType;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -90,8 +92,9 @@ fn a_volume_that_came_back_blank_from_a_reboot_was_formatted_by_the_next_stage()
     lab.volume("v", smallest(FsType::Ext4));
     for epoch in [1, 1, 2] {
         let context = lab.grant("v", "a", epoch, true);
-        refused(node.stage("v", &context, &ext4), Code::Unavailable, "blank now");
+        refused(node.stage("v", &context, &ext4), Code::FailedPrecondition, "blank now");
         assert!(fs::read(&file).unwrap().iter().all(|byte| *byte == 0), "epoch {epoch}");
+        lab.assert_clean();
         node = node.rebooted();
     }
     fs::rename(&aside, &file).unwrap();
@@ -99,6 +102,55 @@ fn a_volume_that_came_back_blank_from_a_reboot_was_formatted_by_the_next_stage()
     node.stage("v", &context, &ext4).unwrap();
     assert_eq!(fs::read_to_string(node.at("stage-v/data")).unwrap(), "kept");
     node.unstage("v").unwrap();
+    lab.assert_clean();
+}
+
+#[test]
+fn a_volume_that_came_back_blank_was_formatted_after_another_final_answer() {
+    let Some(lab) = Lab::new(&[FsType::Ext4]) else { return };
+    let (mut node, ext4, aside) = (lab.node("a"), plain(FsType::Ext4), lab.path("aside"));
+    let raw = block(Mode::SingleNodeWriter);
+    for (volume, asked, code, part) in [
+        ("revoked", &ext4, Code::FailedPrecondition, "not let in"),
+        ("revoked-raw", &raw, Code::FailedPrecondition, "not let in"),
+        ("gone", &ext4, Code::NotFound, "not on this target"),
+        ("unclear", &ext4, Code::FailedPrecondition, "left alone"),
+        ("another", &plain(FsType::Xfs), Code::InvalidArgument, "not formatted anew"),
+    ] {
+        let file = lab.volume(volume, smallest(FsType::Ext4));
+        let context = lab.grant(volume, "a", 1, true);
+        node.stage(volume, &context, &ext4).unwrap();
+        fs::write(node.at(&format!("stage-{volume}/data")), volume).unwrap();
+        node = node.rebooted();
+        match volume {
+            "revoked" | "revoked-raw" => lab.revoke(volume, "a"),
+            "gone" => fs::rename(&file, &aside).unwrap(),
+            "unclear" => {
+                fs::rename(&file, &aside).unwrap();
+                let other = lab.volume(volume, smallest(FsType::Ext4));
+                let other = fs::File::options().write(true).open(other).unwrap();
+                other.write_all_at(&[7; 4096], 1 << 20).unwrap();
+            }
+            _ => {}
+        }
+        refused(node.stage(volume, &context, asked), code, part);
+        lab.assert_clean();
+        if !aside.exists() {
+            fs::rename(&file, &aside).unwrap();
+        }
+        let _ = fs::remove_file(&file);
+        lab.volume(volume, smallest(FsType::Ext4));
+        let context = lab.grant(volume, "a", 2, true);
+        for _ in 0..2 {
+            refused(node.stage(volume, &context, &ext4), Code::FailedPrecondition, "blank now");
+            assert!(fs::read(&file).unwrap().iter().all(|byte| *byte == 0), "{volume}");
+        }
+        fs::rename(&aside, &file).unwrap();
+        node.stage(volume, &context, &ext4).unwrap();
+        assert_eq!(fs::read_to_string(node.at(&format!("stage-{volume}/data"))).unwrap(), volume);
+        node.unstage(volume).unwrap();
+        assert!(!node.record(volume).exists());
+    }
     lab.assert_clean();
 }
 
