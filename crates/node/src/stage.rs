@@ -194,11 +194,12 @@ impl ThisNode {
                 }
                 let holders = self.host.holders(device.number);
                 if !holders.is_empty() {
+                    self.reset_under_a_program(volume, (devices, device.epoch), device.number);
                     let holders: Vec<_> = holders.iter().take(5).map(ToString::to_string).collect();
                     return Err(in_the_way(wish, device.epoch, &holders.join(", ")));
                 }
                 tracing::info!(%volume, epoch = %device.epoch, "taking away an unused device of an earlier grant");
-                devices.disconnect(volume, &self.id, device.epoch)?;
+                self.disconnect(devices, volume, &device)?;
             }
         }
         for left in devices.remains(volume, &self.id)?.into_iter().filter(|left| left.epoch < *epoch) {

@@ -105,15 +105,25 @@ impl ThisNode {
         let settled = device.is_none_or(settle);
         pass("node.disconnect.before");
         for found in &found {
-            let gone = devices.disconnect(volume, &self.id, found.epoch);
-            if matches!(gone, Err(DevicesError::InUse(_))) {
-                self.reset_under_a_program(volume, (devices, found.epoch), found.number);
-            }
-            gone?;
+            self.disconnect(devices, volume, found)?;
         }
         self.clear_remains(devices, volume)?;
         pass("node.disconnect.after");
         Ok(settled && !(device.is_none() && matches!(record.phase, Phase::Making { .. })))
+    }
+
+    /// Takes a device away, whose connections are reset where a program is stuck on it.
+    pub(crate) fn disconnect(
+        &self,
+        devices: &dyn Devices,
+        volume: &VolumeId,
+        device: &Device,
+    ) -> Result<(), DevicesError> {
+        let gone = devices.disconnect(volume, &self.id, device.epoch);
+        if matches!(gone, Err(DevicesError::InUse(_))) {
+            self.reset_under_a_program(volume, (devices, device.epoch), device.number);
+        }
+        gone
     }
 
     /// Unmounts what the devices of these grants are mounted as.
@@ -219,7 +229,7 @@ impl ThisNode {
         }
         pass("node.disconnect.before");
         for (devices, device) in &found {
-            devices.disconnect(volume, &self.id, device.epoch)?;
+            self.disconnect(*devices, volume, device)?;
         }
         for devices in self.all_devices() {
             self.clear_remains(devices, volume)?;

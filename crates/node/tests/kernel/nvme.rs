@@ -575,18 +575,25 @@ fn a_mkfs_that_was_left_behind_kept_its_volume_on_the_node_for_ever() {
     let record = decode(&fs::read(node.record("v")).unwrap()).unwrap();
     let content = Content::Filesystem { fs: FsType::Ext4, options: vec![] };
     let record = Record { content, phase: Phase::Connecting, ..record };
-    fs::write(node.record("v"), encode(&record).unwrap()).unwrap();
+    let next = machine.grant("v", "a", 2, true);
     // What a program is called is what the kernel shows of it.
     let sleep = machine.lab.host.programs.find("sleep").unwrap();
     for (name, resets) in [("mkfs.ext4", 2), ("somebodys", 0)] {
+        fs::write(node.record("v"), encode(&record).unwrap()).unwrap();
         symlink(&sleep, machine.lab.path(name)).unwrap();
         let disk = fs::File::open(machine.disk("v", 1).path).unwrap();
         let mut left = Command::new(machine.lab.path(name)).arg("600").stdin(disk).spawn().unwrap();
-        let refusal = node.unstage("v");
+        let reset = || std::mem::take(&mut machine.kernel.world().reset).len();
+        let mut refusals = vec![("unstage", node.unstage("v"), reset())];
+        refusals.push(("the next grant", node.stage("v", &next, &plain(FsType::Ext4)), reset()));
+        fs::remove_file(node.record("v")).unwrap();
+        refusals.push(("unstage without a record", node.unstage("v"), reset()));
         left.kill().unwrap();
         left.wait().unwrap();
-        refused(refusal, Code::FailedPrecondition, name);
-        assert_eq!(std::mem::take(&mut machine.kernel.world().reset).len(), resets, "{name}");
+        for (call, refusal, found) in refusals {
+            refused(refusal, Code::FailedPrecondition, name);
+            assert_eq!(found, resets, "{name}: {call}");
+        }
     }
     node.unstage("v").unwrap();
     machine.assert_clean();
