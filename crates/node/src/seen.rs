@@ -124,8 +124,8 @@ pub(crate) fn is_content(mount: &Mount, record: &Record) -> bool {
     }
 }
 
-/// Block mode: a file of /dev, mounted on a file.
-fn is_node_of(mount: &Mount, device: &Device) -> bool {
+/// Block mode: a file of /dev, mounted on a file. That of a disk that is gone was deleted, and another one of its name and number is another file.
+pub(crate) fn is_node_of(mount: &Mount, device: &Device) -> bool {
     let name = Path::new(&mount.root).file_name();
     name.is_some() && name == device.path.file_name() && node_at(&mount.at) == Some(device.number)
 }

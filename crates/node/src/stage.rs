@@ -1,7 +1,7 @@
 //! `NodeStageVolume`: connect, make the filesystem if there is none, mount; each step recorded before it is done.
 
 use crate::answer::Fault;
-use crate::devices::{Device, Devices, DevicesError, Grant};
+use crate::devices::{Device, Devices, Grant};
 use crate::event::Event;
 use crate::node::{ThisNode, usable};
 use crate::seen::listed;
@@ -283,14 +283,8 @@ impl ThisNode {
         is_first: bool,
     ) -> Result<Device, Fault> {
         pass("node.connect.before");
-        let device = devices.connect(&wish.grant).inspect_err(|error| {
-            if let DevicesError::Orphaned(_) = error {
-                self.tell(&wish.grant.volume, &Event::OrphanCleaned { epoch: wish.grant.epoch });
-            }
-        })?;
+        let (device, table) = self.connect(devices, record)?;
         pass("node.connect.after");
-        let table = self.host.mounts()?;
-        self.refuse_if_seen(devices, &table, record, &device)?;
         // What was begun here before is judged by what is found; so is what an earlier use of the grant may have left.
         let is_unused = self.begin_use(record)? && is_first && record.phase == Phase::Connecting;
         let is_new = device.was_blank && is_unused;

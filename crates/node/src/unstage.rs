@@ -67,7 +67,10 @@ impl ThisNode {
         if matches!(record.phase, Phase::Making { .. }) && !found.iter().any(|one| one.epoch == record.epoch)
         {
             // The grant is mostly still in force: a volume is unpublished at its controller after this.
-            found.extend(devices.connect(&record.grant()).ok());
+            if let Err(fault) = self.connect(devices, record) {
+                tracing::info!(%volume, %fault, "an interrupted mkfs cannot be looked at");
+            }
+            found = devices.find(volume, &self.id)?;
         }
         let device = found.iter().find(|device| device.epoch == record.epoch);
         let table = self.host.mounts()?;

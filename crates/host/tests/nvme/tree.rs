@@ -89,6 +89,8 @@ pub(crate) struct World {
     pub(crate) exports: BTreeMap<String, Export>,
     /// Addresses that nobody answers at.
     pub(crate) silent: Vec<String>,
+    /// A connect is made, and answered with an error all the same.
+    pub(crate) connect_fails: bool,
     /// Connections come without a disk.
     pub(crate) without_disk: bool,
     /// Writes that were made, in order.
@@ -291,7 +293,9 @@ impl Kernel for Fake {
         let what = if name == "nvme-fabrics" { text.to_owned() } else { name.clone() };
         self.world().written.push(what);
         let done = match name.as_str() {
-            "nvme-fabrics" => self.connect(text),
+            "nvme-fabrics" => self
+                .connect(text)
+                .and_then(|answer| if self.world().connect_fails { Err(EIO) } else { Ok(answer) }),
             "delete_controller" => self.delete(file),
             "reset_controller" => self.reset(file),
             _ => self.rescan(),

@@ -5,11 +5,14 @@ use crate::lab::{Node, block, plain, refused};
 use crate::nvme::{Machine, connect_of, id, names};
 use bowline_core::{Epoch, NodeId};
 use bowline_csi::wire::volume_capability::access_mode::Mode;
+use bowline_host::device::is_read_only;
 use bowline_host::format::{FsType, FsUuid};
 use bowline_node::staging::{Content, Phase, Record, decode, encode};
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tonic::Code;
 
@@ -142,28 +145,84 @@ fn a_raw_volume_was_in_its_own_way_for_ever_when_its_target_came_back() {
     machine.assert_clean();
 }
 
-#[test]
-fn a_workload_saw_the_next_volume_whose_disk_got_the_number_of_its_own() {
-    let Some(machine) = Machine::new() else { return };
-    let (node, raw, ext4) = (machine.node("a"), block(Mode::SingleNodeWriter), plain(FsType::Ext4));
+/// A machine where a workload sees v raw, whose disk is gone, and w has its number. Says how to reach w.
+fn dead_and_shown(machine: &Machine, node: &Node<'_>) -> HashMap<String, String> {
+    let raw = block(Mode::SingleNodeWriter);
     let v = machine.grant("v", "a", 1, true);
     node.stage("v", &v, &raw).unwrap();
     node.publish("v", "dev", &v, &raw, false).unwrap();
     machine.kernel.lose(&names("v", "a", 1).subsystem, false);
     let w = machine.grant("w", "a", 1, true);
-    let exports = |nqn: String| machine.kernel.world().exports[&nqn].number.clone();
-    let number = exports(names("v", "a", 1).subsystem);
-    machine.kernel.world().exports.get_mut(&names("w", "a", 1).subsystem).unwrap().number = number;
-    for capability in [&raw, &ext4] {
-        machine.asked();
+    let mut world = machine.kernel.world();
+    let number = world.exports[&names("v", "a", 1).subsystem].number.clone();
+    world.exports.get_mut(&names("w", "a", 1).subsystem).unwrap().number = number;
+    drop(world);
+    machine.asked();
+    w
+}
+
+#[test]
+fn a_workload_saw_the_next_volume_whose_disk_got_the_number_of_its_own() {
+    let Some(machine) = Machine::new() else { return };
+    let (node, raw, ext4) = (machine.node("a"), block(Mode::SingleNodeWriter), plain(FsType::Ext4));
+    let w = dead_and_shown(&machine, &node);
+    let (of_v, known) = ("of volume v that is gone", fs::read(node.record("v")).unwrap());
+    let (both, twice) = (["connect", "connect"], ["delete_controller", "delete_controller"]);
+    for (capability, connect_fails, is_known, said) in [
+        (&raw, false, true, of_v),
+        (&ext4, false, true, of_v),
+        // A connect can make a disk after its time is over.
+        (&raw, true, true, of_v),
+        // What another node of this machine shows is in no record of this one.
+        (&ext4, false, false, "of one that is gone"),
+    ] {
+        fs::write(node.record("v"), if is_known { &known[..] } else { b"{" }).unwrap();
+        machine.kernel.world().connect_fails = connect_fails;
         let refusal = node.stage("w", &w, capability).unwrap_err();
-        assert!(refusal.message().contains("of volume v that is gone"), "{refusal}");
+        assert!(refusal.message().contains(said), "{refusal}");
         refused(Err::<(), _>(refusal), Code::Unavailable, &node.text("dev"));
-        assert_eq!(machine.asked(), ["connect", "connect", "delete_controller", "delete_controller"]);
+        assert_eq!(machine.asked(), [both, twice].concat());
         assert_eq!(machine.files("state").len(), 0, "nobody sees it any more");
+        machine.kernel.world().connect_fails = false;
+        fs::write(node.record("v"), &known).unwrap();
     }
+    // An unstage connects by itself where a filesystem was being made.
+    let record = decode(&fs::read(node.record("w")).unwrap()).unwrap();
+    let phase = Phase::Making { uuid: FsUuid::from_bytes([7; 16]) };
+    fs::write(node.record("w"), encode(&Record { phase, ..record }).unwrap()).unwrap();
+    node.unstage("w").unwrap();
+    assert_eq!(machine.asked(), [both, twice].concat());
+    assert!(node.record("w").exists(), "the making is not settled");
     node.unpublish("v", "dev").unwrap();
     node.stage("w", &w, &ext4).unwrap();
+    node.unstage("v").unwrap();
+    node.unstage("w").unwrap();
+    machine.assert_clean();
+}
+
+#[test]
+fn a_disk_that_a_workload_opened_as_another_volumes_took_its_writes() {
+    let Some(machine) = Machine::new() else { return };
+    let devices = Fleeting::new(machine.devices());
+    let long = Duration::from_secs(60);
+    let node =
+        machine.lab.node_over("a", machine.lab.devices(), Arc::clone(&devices) as _, &machine.host, long);
+    let w = dead_and_shown(&machine, &node);
+    let (shown, opened) = (node.at("dev"), Arc::new(Mutex::new(None)));
+    let workload = Arc::clone(&opened);
+    let open = shown.clone();
+    devices.after("connect", move || {
+        let disk = fs::File::open(open).unwrap();
+        *workload.lock().unwrap() = Some(Command::new("sleep").arg("600").stdin(disk).spawn().unwrap());
+    });
+    let refusal = node.stage("w", &w, &block(Mode::SingleNodeWriter));
+    let is_refusing = is_read_only(&shown).unwrap();
+    let mut workload = opened.lock().unwrap().take().unwrap();
+    workload.kill().unwrap();
+    workload.wait().unwrap();
+    refused(refusal, Code::Unavailable, "it refuses writes since");
+    assert!(is_refusing);
+    node.unpublish("v", "dev").unwrap();
     node.unstage("v").unwrap();
     node.unstage("w").unwrap();
     machine.assert_clean();
