@@ -19,7 +19,7 @@ pub(crate) enum Event {
     OrphanCleaned { epoch: Epoch },
     /// Some of its connections do not work; the others do.
     PathLost { why: String },
-    /// Connections that counted as live, and over which nothing came for long, were reset.
+    /// Connections that counted as live were reset, because something waited long for the device.
     Reset { epoch: Epoch, connections: usize },
 }
 
@@ -60,7 +60,9 @@ impl Event {
             }
             Self::PathLost { why } => why.clone(),
             Self::Reset { epoch, connections } => {
-                format!("reset {connections} connections that only seem to work (epoch {epoch})")
+                format!(
+                    "reset {connections} connections that count as live: something waits long for the device (epoch {epoch})"
+                )
             }
         }
     }
@@ -95,7 +97,7 @@ impl ThisNode {
             }
             Event::Reset { epoch, connections } => {
                 self.metrics.reset();
-                tracing::warn!(reason, %volume, %epoch, connections, "reset connections that only seem to work");
+                tracing::warn!(reason, %volume, %epoch, connections, "reset connections that count as live");
             }
         }
         let (message, is_warning) = (event.message(), event.is_warning());

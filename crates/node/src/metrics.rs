@@ -68,7 +68,7 @@ impl Metrics {
         );
         registry.register(
             "connection_resets",
-            "Times that connections were reset over which nothing came, though they counted as live",
+            "Times that connections that counted as live were reset, because something waited long for their device",
             resets,
         );
         metrics
