@@ -6,6 +6,7 @@
 
 use crate::node::ThisNode;
 use bowline_core::{Epoch, VolumeId};
+use std::path::PathBuf;
 
 /// Something that happened to a volume.
 pub(crate) enum Event {
@@ -21,6 +22,8 @@ pub(crate) enum Event {
     PathLost { why: String },
     /// Connections that counted as live were reset, because something waited long for the device.
     Reset { epoch: Epoch, connections: usize },
+    /// Its disk is gone, a workload still sees the number of that, and the disk of another volume got it.
+    GoneDiskSeen { at: PathBuf, by: VolumeId },
 }
 
 /// The same, for people.
@@ -45,6 +48,7 @@ impl Event {
             Self::OrphanCleaned { .. } => "OrphanCleaned",
             Self::PathLost { .. } => "PathLost",
             Self::Reset { .. } => "ConnectionReset",
+            Self::GoneDiskSeen { .. } => "GoneDiskSeen",
         }
     }
 
@@ -64,6 +68,11 @@ impl Event {
                     "reset {connections} connections that count as live: something waits long for the device (epoch {epoch})"
                 )
             }
+            Self::GoneDiskSeen { at, by } => format!(
+                "its disk is gone, and is still shown at {}, where the disk of volume {by} would be seen instead: no volume that gets its \
+                 number is staged on this node until that is unpublished",
+                at.display()
+            ),
         }
     }
 
@@ -98,6 +107,10 @@ impl ThisNode {
             Event::Reset { epoch, connections } => {
                 self.metrics.reset();
                 tracing::warn!(reason, %volume, %epoch, connections, "reset connections that count as live");
+            }
+            Event::GoneDiskSeen { at, by } => {
+                let at = at.display();
+                tracing::warn!(reason, %volume, %at, %by, "a disk that is gone keeps another volume off this node");
             }
         }
         let (message, is_warning) = (event.message(), event.is_warning());

@@ -45,6 +45,9 @@ impl ThisNode {
     ) -> Result<(), Fault> {
         let Some((path, other)) = self.seen_as_anothers(table, record, device) else { return Ok(()) };
         let Record { volume, epoch, .. } = record;
+        if let Some(other) = &other {
+            self.tell(other, &Event::GoneDiskSeen { at: path.clone(), by: volume.clone() });
+        }
         let (whose, what) = match other {
             Some(other) => (format!("one of volume {other}"), format!("volume {other}")),
             None => ("one".to_owned(), "what is published".to_owned()),

@@ -12,7 +12,7 @@ use bowline_host::loopdev::LoopDevice;
 use bowline_host::mount::own_mounts;
 use bowline_host::nvme::{Nvme, Settings};
 use bowline_host::path::Base;
-use bowline_node::{Devices, FileDevices, NodeService, NvmeDevices, Parts, Timing};
+use bowline_node::{Devices, FileDevices, NodeService, NvmeDevices, Parts, Timing, Told};
 use bowline_target::{BackingError, BackingFiles, GrantContext};
 use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, HashMap};
@@ -21,6 +21,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
 use tonic::{Code, Request, Status};
 
 /// How long a process may take from its fork to its exec, on a machine that has much to do.
@@ -176,6 +177,7 @@ impl Lab {
         let pods = root.join("kubelet");
         fs::create_dir_all(&pods).unwrap();
         let mut registry = Registry::default();
+        let (events, told) = mpsc::channel(256);
         let parts = Parts {
             node: NodeId::new(name).unwrap(),
             devices: BTreeMap::from([(target(), devices)]),
@@ -186,10 +188,10 @@ impl Lab {
             attach_limit: Some(16),
             topology: BTreeMap::from([("topology.bowline.storage/host".to_owned(), "m1".to_owned())]),
             timing: Timing { answer_within, remount_pause: Duration::from_millis(1) },
-            events: None,
+            events: Some(events),
         };
         let service = NodeService::new(parts, &mut registry).unwrap();
-        Node { lab: self, name: name.to_owned(), service, registry, pods }
+        Node { lab: self, name: name.to_owned(), service, registry, told: Mutex::new(told), pods }
     }
 
     /// The loop devices over a volume's file.
@@ -290,6 +292,7 @@ pub(crate) struct Node<'a> {
     pub(crate) name: String,
     pub(crate) service: NodeService,
     pub(crate) registry: Registry,
+    told: Mutex<mpsc::Receiver<Told>>,
     pub(crate) pods: PathBuf,
 }
 
@@ -425,6 +428,12 @@ impl Node<'_> {
         let health = answer.into_inner().volume_health.unwrap();
         assert_eq!(health.volume_id, volume);
         Ok(health.health_statuses)
+    }
+
+    /// What happened without anybody asking, since the last time: to which volume, and what in one word.
+    pub(crate) fn told(&self) -> Vec<(String, &'static str)> {
+        let mut told = self.told.lock().unwrap();
+        std::iter::from_fn(|| told.try_recv().ok()).map(|one| (one.volume.to_string(), one.reason)).collect()
     }
 
     pub(crate) fn metrics(&self) -> String {

@@ -183,6 +183,8 @@ fn a_workload_saw_the_next_volume_whose_disk_got_the_number_of_its_own() {
         refused(Err::<(), _>(refusal), Code::Unavailable, &node.text("dev"));
         assert_eq!(machine.asked(), [both, twice].concat());
         assert_eq!(machine.files("state").len(), 0, "nobody sees it any more");
+        let told = if is_known { vec![("v".to_owned(), "GoneDiskSeen")] } else { vec![] };
+        assert_eq!(node.told(), told);
         machine.kernel.world().connect_fails = false;
         fs::write(node.record("v"), &known).unwrap();
     }
