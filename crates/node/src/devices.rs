@@ -79,6 +79,15 @@ pub trait Devices: Send + Sync + 'static {
     /// The device of a grant, connected if it is not yet.
     fn connect(&self, grant: &Grant) -> Result<Device, DevicesError>;
 
+    /// The same. Once there is a device, further ways to it, each of which may take long, are connected only if it `is_wanted`.
+    fn connect_while(
+        &self,
+        grant: &Grant,
+        _is_wanted: &dyn Fn(&Device) -> bool,
+    ) -> Result<Device, DevicesError> {
+        self.connect(grant)
+    }
+
     /// Every device of a volume on this node, of whatever epoch.
     fn find(&self, volume: &VolumeId, node: &NodeId) -> Result<Vec<Device>, DevicesError>;
 

@@ -21,7 +21,11 @@ impl ThisNode {
         record: &Record,
     ) -> Result<(Device, MountTable), Fault> {
         let grant = record.grant();
-        let connected = devices.connect(&grant);
+        let is_wanted = |device: &Device| {
+            let table = self.host.mounts();
+            table.is_ok_and(|table| self.seen_as_anothers(&table, record, device).is_none())
+        };
+        let connected = devices.connect_while(&grant, &is_wanted);
         if let Err(DevicesError::Orphaned(_)) = connected {
             self.tell(&record.volume, &Event::OrphanCleaned { epoch: record.epoch });
         }

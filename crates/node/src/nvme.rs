@@ -101,8 +101,18 @@ impl Devices for NvmeDevices {
     }
 
     fn connect(&self, grant: &Grant) -> Result<Device, DevicesError> {
+        self.connect_while(grant, &|_| true)
+    }
+
+    fn connect_while(
+        &self,
+        grant: &Grant,
+        is_wanted: &dyn Fn(&Device) -> bool,
+    ) -> Result<Device, DevicesError> {
         let NvmeContext { names, addresses } = fabric(grant)?.clone();
-        let connected = self.nvme.connect(&Login { names, addresses }).map_err(|error| fault(&error))?;
+        let is_wanted = |node: &BlockNode| is_wanted(&device(node.clone(), grant.epoch));
+        let connected = self.nvme.connect_while(&Login { names, addresses }, &is_wanted);
+        let connected = connected.map_err(|error| fault(&error))?;
         let Grant { volume, node, epoch, write, .. } = grant;
         for failure in &connected.failures {
             let (address, why) = (failure.address, &failure.why);

@@ -1,7 +1,7 @@
 //! Connecting: one command to `/dev/nvme-fabrics` for each address.
 
 use super::sysfs::{Address, attribute};
-use super::{BlockNode, Controller, ControllerState, Nvme, NvmeError, Settings, until, write};
+use super::{BlockNode, Controller, ControllerState, LINGER, Nvme, NvmeError, Settings, until, write};
 use bowline_core::{MODEL_OF_BLANK, NvmeNames};
 use bowline_failpoint::pass;
 use std::fmt::Write as _;
@@ -136,6 +136,15 @@ impl Nvme {
     ///
     /// Without native multipath one connection is made and no more: two would be two disks with the same bytes.
     pub fn connect(&self, login: &Login) -> Result<Connected, NvmeError> {
+        self.connect_while(login, &|_| true)
+    }
+
+    /// The same. Once there is a device, further connections, each of which may take long, are made only if it `is_wanted`.
+    pub fn connect_while(
+        &self,
+        login: &Login,
+        is_wanted: &dyn Fn(&BlockNode) -> bool,
+    ) -> Result<Connected, NvmeError> {
         let NvmeNames { subsystem: nqn, host, .. } = &login.names;
         let known = self.subsystem(nqn)?;
         let controllers = known.map(|subsystem| subsystem.controllers).unwrap_or_default();
@@ -149,8 +158,12 @@ impl Nvme {
         let alone = !self.is_multipath();
         let mut reached = controllers.len();
         let mut failures = Vec::new();
+        let mut was_shown = false;
         for address in login.addresses.iter().filter(|address| !is_used(&controllers, address)) {
             if alone && reached > 0 {
+                break;
+            }
+            if reached > 0 && !std::mem::replace(&mut was_shown, true) && !self.is_wanted(login, is_wanted)? {
                 break;
             }
             if login.addresses.len() > 1
@@ -175,6 +188,13 @@ impl Nvme {
         let node = self.await_device(login)?;
         let was_blank = self.was_blank(&node, nqn)?;
         Ok(Connected { node, was_blank, failures })
+    }
+
+    /// Whether the device of a login is wanted. One that does not come soon is left to whoever waits for it.
+    fn is_wanted(&self, login: &Login, is_wanted: &dyn Fn(&BlockNode) -> bool) -> Result<bool, NvmeError> {
+        let NvmeNames { subsystem: nqn, namespace, .. } = &login.names;
+        let time = self.settings.appear_within.min(LINGER);
+        Ok(until(time, || self.resolve(nqn, namespace))?.is_none_or(|node| is_wanted(&node)))
     }
 
     fn was_blank(&self, node: &BlockNode, nqn: &str) -> Result<bool, NvmeError> {

@@ -91,6 +91,25 @@ fn one_address_that_answers_suffices_and_the_others_are_told() {
 }
 
 #[test]
+fn a_disk_that_nobody_wants_was_there_until_the_last_address_had_answered() {
+    let Some((_tree, kernel, nvme)) = lab() else { return };
+    let login = login("a", 1, &["10.0.0.1:4420", "10.0.1.1:4420", "10.0.2.1:4420"]);
+    export(&kernel, &login, 1);
+    for (is_wanted, connects) in [(false, 1), (true, 3)] {
+        let shown = std::cell::Cell::new(0);
+        let connected = nvme.connect_while(&login, &|node| {
+            shown.set(shown.get() + 1);
+            assert_eq!(node.number.minor, 1);
+            is_wanted
+        });
+        assert_eq!((shown.get(), connected.unwrap().failures.len()), (1, 0));
+        assert_eq!(std::mem::take(&mut kernel.world().written).len(), connects, "{is_wanted}");
+        nvme.disconnect(&login.names.subsystem, &login.names.host).unwrap();
+        kernel.world().written.clear();
+    }
+}
+
+#[test]
 fn a_machine_without_the_module_was_told_of_a_missing_file() {
     let Some((tree, kernel, nvme)) = lab() else { return };
     let login = login("a", 1, &["10.0.0.1:4420", "10.0.1.1:4420"]);
