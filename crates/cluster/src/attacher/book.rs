@@ -67,7 +67,7 @@ pub(crate) struct Entry {
     pub(crate) gone: Option<String>,
     /// The kind of the error that was told last: another text of the same kind is no news, unless it is a verdict.
     pub(crate) told: Option<&'static str>,
-    pub(crate) need: Option<Need>,
+    pub(crate) needs: Vec<Need>,
     pub(crate) failures: u32,
     /// Somebody is at it.
     pub(crate) busy: bool,
@@ -208,20 +208,18 @@ impl Book {
         self.waiting.get(need).into_iter().flatten().cloned().collect()
     }
 
-    pub(crate) fn needs(&mut self, name: &str, need: Option<Need>) {
+    /// What it waits for from now on. What is still among it is heard of without a gap.
+    pub(crate) fn needs(&mut self, name: &str, needs: Vec<Need>) {
         let Some(entry) = self.entries.get_mut(name) else { return };
-        if entry.need == need {
-            return;
-        }
-        if let Some(old) = std::mem::replace(&mut entry.need, need.clone())
-            && let Some(names) = self.waiting.get_mut(&old)
-        {
+        let before = std::mem::replace(&mut entry.needs, needs.clone());
+        for old in before.iter().filter(|old| !needs.contains(old)) {
+            let Some(names) = self.waiting.get_mut(old) else { continue };
             names.remove(name);
             if names.is_empty() {
-                self.waiting.remove(&old);
+                self.waiting.remove(old);
             }
         }
-        if let Some(need) = need {
+        for need in needs.into_iter().filter(|need| !before.contains(need)) {
             self.waiting.entry(need).or_default().insert(name.to_owned());
         }
     }
@@ -252,7 +250,7 @@ impl Book {
     /// Forgets what is gone and has no ticket.
     pub(crate) fn forget_if_done(&mut self, name: &str) {
         if self.entries.get(name).is_some_and(|entry| entry.seen.is_none() && entry.filed.is_none()) {
-            self.needs(name, None);
+            self.needs(name, Vec::new());
             self.entries.remove(name);
         }
     }

@@ -115,6 +115,8 @@ impl Inner {
         if self.is_as_told(name, object) {
             return Ok(Next::Rest);
         }
+        // Before it is looked for: what comes while somebody looks is heard of, too.
+        self.book().needs(name, needs(object));
         let wanted = match self.wanted(name, object).await? {
             Ok(wanted) => wanted,
             Err(refusal) => return self.refuse(name, object, refusal).await,
@@ -145,7 +147,6 @@ impl Inner {
         let overtaken = {
             let mut book = self.book();
             book.file(name, filed);
-            book.needs(name, None);
             let Some(entry) = book.get_mut(name) else { return Ok(Next::Rest) };
             Arc::clone(&entry.overtaken)
         };
@@ -181,7 +182,9 @@ impl Inner {
                     self.patch(name, "attached", true, patch).await?;
                 }
                 self.told(name, None);
-                if let Some(entry) = self.book().get_mut(name) {
+                let mut book = self.book();
+                book.needs(name, Vec::new());
+                if let Some(entry) = book.get_mut(name) {
                     entry.shown = Some(digest(&context));
                 }
                 return Ok(Next::Rest);
@@ -200,7 +203,9 @@ impl Inner {
         };
         self.stands(name, Some(standing(&verdict)));
         if verdict.is_satisfied() {
-            // Not durable yet, or on a node that cannot be asked for now: nothing that an object would have to be told.
+            // Not durable yet, or on a node that cannot be asked for now: nothing that an object would have to be told. The engine has told all
+            // that it will, so of such a node it has to be heard when it can be.
+            self.book().needs(name, need.into_iter().collect());
             return Ok(next);
         }
         let (kind, sentence) = (verdict.reason(), verdict.sentence(ticket));
@@ -382,7 +387,7 @@ impl Inner {
         refusal: Refusal,
     ) -> Result<Next, kube::Error> {
         let Refusal { kind, sentence, need, known, next } = refusal;
-        self.book().needs(name, need);
+        self.book().needs(name, need.into_iter().collect());
         let patch = not_attached(object, &sentence, known, jiff::Timestamp::now());
         let told = object
             .status
@@ -472,6 +477,12 @@ impl Inner {
             }
         }
     }
+}
+
+/// What may be missing that it asks for.
+fn needs(object: &VolumeAttachment) -> Vec<Need> {
+    let pv = object.spec.source.persistent_volume_name.clone().map(Need::Pv);
+    pv.into_iter().chain([Need::Node(object.spec.node_name.clone())]).collect()
 }
 
 fn malformed(error: &wish::WishError) -> Refusal {

@@ -5,6 +5,7 @@
 
 mod adoption;
 mod attach;
+mod drivers;
 mod lease;
 mod marked;
 mod owners;
