@@ -1,7 +1,8 @@
 //! Which targets there are, and the connections to their agents.
 //!
 //! **Flow.** Every pod that runs an agent offers its target (`offer.rs`): a Target object is written for it. Every Target object, whoever wrote it, is connected, and told to the catalog; one whose address changed, or
-//! whose agent says something else of itself than before, is connected anew. What is known of it is in its status (`show.rs`).
+//! whose agent says something else of itself than before, is connected anew. What is known of it is in its status (`show.rs`). It is looked at when
+//! somebody has changed something of it, and now and then; what is written into its status here is no change.
 //!
 //! **Guarantees.** A target is only ever the one of its name: an agent that says it is another is refused. A Target that was
 //! deleted stays, by its finalizer, as long as there is a volume or a snapshot on it. Of which storage it is, is stored before it is told to
@@ -22,10 +23,11 @@ use bowline_target::agent::{AgentClient, ClientSettings, ConnectError, Look, Pla
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::runtime::controller::Action;
-use kube::runtime::{Controller, watcher};
+use kube::runtime::controller::{Action, trigger_self};
+use kube::runtime::{Config, Controller, PredicateConfig, WatchStreamExt, applier, reflector, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -169,10 +171,30 @@ pub async fn run(parts: Parts) {
     )
     .run(offer, |_, _, _| Action::requeue(AGAIN), Arc::clone(&context))
     .for_each(|_| std::future::ready(()));
-    let targets = Controller::new(Api::<Target>::all(client), watcher::Config::default())
-        .run(keep, |_, _, _| Action::requeue(AGAIN), context)
-        .for_each(|_| std::future::ready(()));
-    futures::future::join(pods, targets).await;
+    futures::future::join(pods, keep_all(Api::all(client), context)).await;
+}
+
+/// Looks at every target whenever its object asks for something else, and now and then.
+async fn keep_all(api: Api<Target>, context: Arc<Context>) {
+    let (known, writer) = reflector::store();
+    let changes = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .reflect(writer)
+        .applied_objects()
+        .predicate_filter(asked, PredicateConfig::default());
+    let look = |target, context| Box::pin(keep(target, context));
+    let again = |_: Arc<Target>, _: &TargetFailure, _: Arc<Context>| Action::requeue(AGAIN);
+    let queue = Box::pin(trigger_self(changes, ()));
+    applier(look, again, context, known, queue, Config::default()).for_each(|_| std::future::ready(())).await;
+}
+
+/// What of an object is a wish. What else is in its status is written here: were that looked at, a target whose room changes all the time would be
+/// looked at and written without end.
+fn asked(target: &Target) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    let going = target.metadata.deletion_timestamp.is_some();
+    (target.metadata.generation, going, target.finalizers(), installation(target)).hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 /// Connects every target that has an object and whose agent answers; the others are connected by [`run`] when they do.
@@ -254,18 +276,19 @@ async fn offer(pod: Arc<Pod>, context: Arc<Context>) -> Result<Action, TargetFai
 
 async fn keep(target: Arc<Target>, context: Arc<Context>) -> Result<Action, TargetFailure> {
     let kept = if target.metadata.deletion_timestamp.is_some() {
-        context.forget(&target).await.map(|()| Action::await_change())
+        context.forget(&target).await
     } else {
         let connected = context.connect(&target).await;
         if let Err(failure) = &connected {
             context.show_failure(&target, failure).await;
         }
-        connected.map(|()| Action::requeue(LOOK))
+        connected
     };
     if let Err(failure) = &kept {
         context.tell(&target, failure).await;
     }
-    kept
+    // Also one that is forgotten, or whose finalizer was written: if that met another write, it is not heard of here.
+    kept.map(|()| Action::requeue(LOOK))
 }
 
 fn id(target: &Target) -> Result<TargetId, TargetFailure> {
@@ -280,7 +303,7 @@ impl Context {
     async fn connect(&self, target: &Target) -> Result<(), TargetFailure> {
         let id = id(target)?;
         if !self.finalizer(target, true).await? {
-            // The change comes here by itself, and with it the object as it is then.
+            // The change comes here by itself, and with it the object as it is then; at the next look at the latest.
             return Ok(());
         }
         self.catalog.drain_target(&id, target.spec.drain);
@@ -373,7 +396,7 @@ impl Context {
         }});
         let api: Api<Target> = Api::all(self.client.clone());
         match api.patch(&target.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-            // Changed since: the change comes here by itself.
+            // Changed since: it is looked at again.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
             other => other.map(|_| false).map_err(|error| Box::new(error).into()),
         }
@@ -383,5 +406,41 @@ impl Context {
         tracing::warn!(target = %target.name_any(), error = %failure, "a target is not as its object says");
         let remark = Remark::warning("Connect", "TargetNotConnected", failure.to_string());
         self.speaker.say(&target.object_ref(&()), &remark).await;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed check is a panic")]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn target(change: impl FnOnce(&mut Value)) -> Target {
+        let mut object = json!({"apiVersion": "bowline.storage/v1beta1", "kind": "Target",
+            "metadata": {"name": "t", "generation": 1, "resourceVersion": "1"}, "spec": {"kind": "file", "address": "a:1"},
+            "status": {"free": "1Gi", "installation": "one"}});
+        change(&mut object);
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_target_whose_room_changed_all_the_time_was_looked_at_without_end() {
+        let before = asked(&target(|_| {}));
+        let written = target(|object| {
+            object["status"]["free"] = json!("1023Mi");
+            object["status"]["orphans"] = json!([{"volume": "v", "firstSeen": "2026-01-01T00:00:00Z"}]);
+            object["metadata"]["resourceVersion"] = json!("2");
+        });
+        assert_eq!(asked(&written), before);
+        let changes: [fn(&mut Value); 5] = [
+            |object| object["metadata"]["generation"] = json!(2),
+            |object| object["metadata"]["finalizers"] = json!(["x/y"]),
+            |object| object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
+            |object| object["status"]["installation"] = json!(""),
+            |object| object["status"] = Value::Null,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_ne!(asked(&target(change)), before, "change {number} is somebody's");
+        }
     }
 }

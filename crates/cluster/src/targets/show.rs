@@ -1,9 +1,10 @@
 //! What is known of a target, in its status: for people, and for `kubectl wait`.
 
-use bowline_api::{Condition, Target, TargetStatus, Truth, size_of};
+use bowline_api::{Condition, Target, TargetStatus, Truth, bytes_of, size_of};
 use bowline_core::Timestamp;
 use bowline_target::Capacity;
 use bowline_target::agent::{Bad, ClockError, ExportsShown};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use std::time::Duration;
 
 /// Nobody answers.
@@ -14,6 +15,9 @@ const NOT_REACHABLE: &str = "NotReachable";
 
 /// How far an agent's clock may be off: certificates and the times of snapshots are read by both sides.
 const TOLERANCE: Duration = Duration::from_secs(5);
+
+/// Of how many parts of a target's room one has to come or go before that is written: what is free on the disk of a node changes all the time.
+const PARTS: u64 = 1000;
 
 /// The version of this program, and so of the controller.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -58,10 +62,20 @@ pub(super) fn told(
     if let Ok(heard) = heard {
         heard.version.clone_into(&mut status.version);
         if let Ok(room) = heard.room {
-            (status.capacity, status.free) = (size_of(room.total), size_of(room.available));
+            status.capacity = size_of(room.total);
+            // Whatever else is written, it is written along.
+            if target.status.as_ref() != Some(&status) || has_moved(&status.free, &room) {
+                status.free = size_of(room.available);
+            }
         }
     }
     status
+}
+
+/// Whether what is free is worth writing anew.
+fn has_moved(shown: &str, room: &Capacity) -> bool {
+    let shown = bytes_of(&IntOrString::String(shown.to_owned()));
+    shown.map_or(true, |shown| shown.abs_diff(room.available) > room.total / PARTS)
 }
 
 type Seen<'a, 'b> = Result<&'a Heard<'b>, (&'static str, String)>;
@@ -244,6 +258,27 @@ mod tests {
         let fewer = look(&known, 1, "tried again: w (no)", 61);
         assert_eq!(words(&fewer), "1 volume is missing on its nodes: tried again: w (no).");
         assert_eq!(fewer.conditions[4].last_transition_time, first.conditions[4].last_transition_time);
+    }
+
+    #[test]
+    fn what_is_free_was_written_anew_for_every_byte() {
+        let mut known = target(false);
+        let look = |known: &Target, available: u64, version: &'static str| {
+            let heard = Heard { room: Ok(Capacity { available, ..ROOM }), ..heard(version, clock(0)) };
+            told(known, Ok(&heard), Timestamp::UNIX_EPOCH)
+        };
+        let first = look(&known, 2 << 30, VERSION);
+        known.status = Some(first.clone());
+        let part = ROOM.total / PARTS;
+        for available in [(2 << 30) + 1, (2 << 30) - part, (2 << 30) + part] {
+            assert_eq!(look(&known, available, VERSION), first, "{available}");
+        }
+        for available in [(2 << 30) - part - 1, (2 << 30) + part + 1, 0] {
+            assert_eq!(look(&known, available, VERSION).free, size_of(available));
+        }
+        assert_eq!(look(&known, 42, "9.9.9").free, "42", "with what else is new");
+        known.status = Some(TargetStatus { free: "much".to_owned(), ..first.clone() });
+        assert_eq!(look(&known, 2 << 30, VERSION), first);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use prometheus_client::registry::Registry;
 use serde_json::json;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -170,6 +171,27 @@ async fn a_target_says_whether_it_is_reached_understood_in_step_open_to_volumes_
         })
         .await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_said_something_else_at_every_look_was_looked_at_and_written_without_end() {
+    let Some(site) = Site::new().await else { return };
+    let looks = Arc::new(AtomicU64::new(0));
+    let asked = Arc::clone(&looks);
+    let restless = move || {
+        let why = format!("look {}", asked.fetch_add(1, Ordering::SeqCst));
+        ExportsShown::Missing { volumes: 1, why }
+    };
+    let address = site.agent("restless", ("nvmet", VERSION), |server| server.showing(restless)).await;
+    site.object("restless", "nvmet", &address).await;
+    site.until("restless", "ExportsShown=False/Missing").await;
+    // It would go round several times for each of these.
+    for _ in 0..200 {
+        site.status("restless").await;
+    }
+    let looks = looks.load(Ordering::SeqCst);
+    assert!(looks < 15, "{looks} looks");
+    site.world.api::<Target>().delete("restless", &DeleteParams::default()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
