@@ -26,6 +26,8 @@ pub(crate) struct Seen {
     pub(crate) driver: Option<(NodeId, Option<u32>)>,
     /// The driver's last name for it: it is needed longest when the driver does not run there any more.
     id: Option<NodeId>,
+    /// Since when it was noticed that the driver does not run there.
+    without_driver: Option<Timestamp>,
 }
 
 impl Seen {
@@ -38,6 +40,15 @@ impl Seen {
             (Some(since), _) => NodeState::OutOfService { since },
             (None, Some(since)) => NodeState::NotReady { since },
             (None, None) => NodeState::Ready,
+        }
+    }
+
+    /// As it counts while the driver does not run there: nothing could be attached, so it gets nothing new, whoever waits for it already. That says
+    /// nothing against what it has: an upgrade takes the driver away for a moment.
+    pub(crate) fn state_without_driver(&self, since: Timestamp) -> NodeState {
+        match self.state() {
+            NodeState::Ready => NodeState::NotReady { since },
+            worse => worse,
         }
     }
 
@@ -61,7 +72,7 @@ impl Seen {
         self.told == told && self.present.replace(false) != Some(false)
     }
 
-    pub(crate) fn hear_driver(&mut self, csi: Option<&CSINode>) {
+    pub(crate) fn hear_driver(&mut self, csi: Option<&CSINode>, now: Timestamp) {
         let driver = csi.and_then(|csi| csi.spec.drivers.iter().find(|driver| driver.name == DRIVER));
         self.driver = driver.and_then(|driver| {
             let limit = driver.allocatable.as_ref().and_then(|room| room.count);
@@ -74,8 +85,9 @@ impl Seen {
                 }
             }
         });
-        if let Some((id, _)) = &self.driver {
-            self.id = Some(id.clone());
+        match &self.driver {
+            Some((id, _)) => (self.id, self.without_driver) = (Some(id.clone()), None),
+            None => self.without_driver = self.without_driver.or(Some(now)),
         }
     }
 }
@@ -113,8 +125,10 @@ impl Nodes {
         let drivers = follow(Api::<CSINode>::all(client), move |change| {
             let Some(inner) = weak.upgrade() else { return false };
             match change {
-                Change::Present(csi) => inner.hear(&csi.name_any(), |seen, _| seen.hear_driver(Some(&csi))),
-                Change::Absent(name) => inner.hear(&name, |seen, _| seen.hear_driver(None)),
+                Change::Present(csi) => {
+                    inner.hear(&csi.name_any(), |seen, now| seen.hear_driver(Some(&csi), now));
+                }
+                Change::Absent(name) => inner.hear(&name, |seen, now| seen.hear_driver(None, now)),
                 Change::Listed => told.send_modify(|listed| listed.0 = true),
             }
             true
@@ -173,6 +187,7 @@ impl Nodes {
             let one = seen.entry(name.to_owned()).or_default();
             if one.id.is_none() {
                 one.id = Some(id.clone());
+                one.without_driver = one.without_driver.or(Some(Timestamp::now()));
                 // What was heard of it before could be told of nobody.
                 self.inner.tell(one);
             }
@@ -209,7 +224,7 @@ impl Inner {
     }
 
     fn tell(&self, seen: &Seen) {
-        match (&seen.driver, &seen.id) {
+        match (&seen.driver, seen.id.as_ref().zip(seen.without_driver)) {
             // One of which only the CSINode shows may be gone.
             (Some((id, limit)), _) if seen.is_present() => {
                 let node = Known {
@@ -220,9 +235,9 @@ impl Inner {
                 };
                 self.catalog.observe_node(node, seen.state());
             }
-            (_, Some(id)) if seen.is_present() => {
+            (None, Some((id, since))) if seen.is_present() => {
                 self.catalog.observe_node_unusable(id);
-                let report = NodeReport { state: seen.state(), limit: None };
+                let report = NodeReport { state: seen.state_without_driver(since), limit: None };
                 self.catalog.engine().observe_node(id, report);
             }
             _ => {}
@@ -322,9 +337,31 @@ mod tests {
             "spec": {"drivers": [{"name": "other", "nodeID": "x"}, {"name": DRIVER, "nodeID": "id-1", "allocatable": {"count": 7}}]}}))
         .unwrap();
         let mut seen = Seen::default();
-        seen.hear_driver(Some(&csi));
+        seen.hear_driver(Some(&csi), Timestamp::UNIX_EPOCH);
         assert_eq!(seen.driver, Some((NodeId::new("id-1").unwrap(), Some(7))));
-        seen.hear_driver(None);
+        seen.hear_driver(None, Timestamp::UNIX_EPOCH);
         assert_eq!((seen.driver, seen.id), (None, Some(NodeId::new("id-1").unwrap())));
+    }
+
+    #[test]
+    fn a_node_without_the_driver_counted_as_ready() {
+        let csi: CSINode = serde_json::from_value(json!({"metadata": {"name": "n"},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": "id-1", "allocatable": {"count": 7}}]}}))
+        .unwrap();
+        let second = |second| Timestamp::from_second(second).unwrap();
+        let mut seen = Seen::default();
+        seen.hear_driver(Some(&csi), second(1));
+        assert_eq!(seen.without_driver, None);
+        seen.hear_driver(None, second(2));
+        seen.hear_driver(None, second(3));
+        assert_eq!(seen.without_driver, Some(second(2)), "the same again is since the same moment");
+        seen.hear_node(&node("True", &json!([])), second(4));
+        let without = |seen: &Seen| seen.state_without_driver(second(2));
+        assert_eq!(without(&seen), NodeState::NotReady { since: second(2) });
+        let taint = json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]);
+        seen.hear_node(&node("True", &taint), second(5));
+        assert_eq!(without(&seen), NodeState::OutOfService { since: second(5) });
+        seen.hear_driver(Some(&csi), second(6));
+        assert_eq!(seen.without_driver, None);
     }
 }

@@ -51,12 +51,12 @@ impl Roll {
     pub async fn call(client: &Client, store: &dyn Store) -> Result<Self, RollError> {
         let named = named(store).await?;
         let mut seen: HashMap<String, Seen> = HashMap::new();
+        let now = Timestamp::now();
         // CSINodes first: one is made after its Node, so a Node that is missing in the later list is gone.
         for_each(Api::<CSINode>::all(client.clone()), |csi| {
-            seen.entry(csi.name_any()).or_default().hear_driver(Some(&csi));
+            seen.entry(csi.name_any()).or_default().hear_driver(Some(&csi), now);
         })
         .await?;
-        let now = Timestamp::now();
         for_each(Api::<Node>::all(client.clone()), |node| {
             seen.entry(node.name_any()).or_default().hear_node(&node, now);
         })
@@ -84,7 +84,7 @@ impl Roll {
             }
             let node = seen.get(id.as_str()).filter(|one| one.is_present());
             let report = match (is_name, node) {
-                (true, Some(node)) => NodeReport { state: node.state(), limit: None },
+                (true, Some(node)) => NodeReport { state: node.state_without_driver(now), limit: None },
                 (true, None) => gone,
                 (false, _) => NodeReport { state: NodeState::NotReady { since: now }, limit: None },
             };
@@ -141,7 +141,7 @@ mod tests {
                 let csi: CSINode =
                     serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"drivers": drivers}}))
                         .unwrap();
-                one.hear_driver(Some(&csi));
+                one.hear_driver(Some(&csi), Timestamp::UNIX_EPOCH);
             }
             if let Some(ready) = ready {
                 let conditions =
@@ -165,7 +165,7 @@ mod tests {
             ("registered and silent", &[("lost", Some("Unknown"), Some("lost"))], "NotReady 7"),
             ("registered, and its Node is gone", &[("lost", None, Some("lost"))], "Gone"),
             ("under another name of the Node", &[("n", yes, Some("lost"))], "Ready 7"),
-            ("the driver is away", &[("lost", yes, None), ("n", yes, Some("n"))], "Ready"),
+            ("the driver is away", &[("lost", yes, None), ("n", yes, Some("n"))], "NotReady"),
             (
                 "the driver is away, the node silent",
                 &[("lost", Some("False"), None), ("n", yes, Some("n"))],

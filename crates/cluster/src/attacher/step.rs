@@ -208,7 +208,13 @@ impl Inner {
             self.book().needs(name, need.into_iter().collect());
             return Ok(next);
         }
-        let (kind, sentence) = (verdict.reason(), verdict.sentence(ticket));
+        // One that reports, and where only the driver is missing, counts as one that does not report; people are told what it lacks.
+        let node = &object.spec.node_name;
+        let lacks_driver = need.is_some() && self.nodes.not_ready(node).is_none();
+        let (kind, sentence) = match &verdict {
+            Verdict::NodeNotReady { .. } if lacks_driver => (verdict.reason(), no_driver(node)),
+            _ => (verdict.reason(), verdict.sentence(ticket)),
+        };
         // Of a node that is lost, "attached" is taken back by deleting the object, and by nothing else: kube-controller-manager takes an
         // object that says "not attached" for detached already, asks for the next node, and was not seen to delete this one. And of one of which nobody
         // knows yet whether its target lets it in, nothing is taken back either.

@@ -66,3 +66,33 @@ async fn a_driver_that_registered_while_its_attachment_was_being_marked_was_wait
     world.until_attached("va-early").await;
     world.check();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_node_was_given_one_volume_more_while_its_driver_was_away() {
+    let Some(world) = World::new().await else { return };
+    let register = async || {
+        let drivers = json!([{"name": DRIVER, "nodeID": "id-c", "allocatable": {"count": 1}}]);
+        let object = json!({"metadata": {"name": "c"}, "spec": {"drivers": drivers}});
+        world.create::<CSINode>(object).await;
+    };
+    world.add_node("c").await;
+    register().await;
+    let controller = world.start().await;
+    controller.volume(&world, "first").await;
+    world.attach("va-first", "first", "c").await;
+    world.until_attached("va-first").await;
+    let waiting = controller.volume(&world, "waiting").await;
+    world.attach("va-waiting", "waiting", "c").await;
+    world.until_told("va-waiting", "as many as it can take").await;
+    remove_driver(&world, &controller, "c").await;
+    world.until_told("va-waiting", "node c does not run this driver").await;
+    assert!(world.attachment("va-first").await.unwrap().status.unwrap().attached, "it keeps what it has");
+    register().await;
+    world.until_told("va-waiting", "as many as it can take").await;
+    // Every grant has an epoch of its own, however soon it is taken back.
+    let view = controller.catalog.view(&waiting.id).await.unwrap();
+    assert_eq!((view.ledger.epoch().number(), world.target.open(&waiting.id)), (0, vec![]));
+    world.delete("va-first").await;
+    world.until_attached("va-waiting").await;
+    world.check();
+}
