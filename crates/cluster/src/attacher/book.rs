@@ -42,13 +42,16 @@ pub(crate) struct Seen {
     uid: String,
     version: Option<u64>,
     going: bool,
+    /// The name of its Node.
+    node: Box<str>,
     object: Packed<VolumeAttachment>,
 }
 
 impl Seen {
     fn new(object: &VolumeAttachment) -> Option<Self> {
         let (uid, version, going) = (uid(object).to_owned(), version(object), is_going(object));
-        Some(Self { uid, version, going, object: Packed::new(object)? })
+        let node = object.spec.node_name.as_str().into();
+        Some(Self { uid, version, going, node, object: Packed::new(object)? })
     }
 }
 
@@ -68,6 +71,8 @@ pub(crate) struct Entry {
     /// The kind of the error that was told last: another text of the same kind is no news, unless it is a verdict.
     pub(crate) told: Option<&'static str>,
     pub(crate) needs: Vec<Need>,
+    /// Whether the last answer was a refusal that stays until somebody does something.
+    pub(crate) refused: bool,
     pub(crate) failures: u32,
     /// Somebody is at it.
     pub(crate) busy: bool,
@@ -102,6 +107,8 @@ pub(crate) struct Book {
     /// Nearly always one, and never many.
     by_volume: HashMap<VolumeId, Vec<String>>,
     waiting: HashMap<Need, BTreeSet<String>>,
+    /// Objects that have no ticket as far as is known.
+    unfiled: BTreeSet<String>,
     /// Tickets that CSI calls have filed, and those that were withdrawn and whose nodes are not proven out: they belong to the VolumeAttachment of the
     /// same name, if there is one.
     strays: HashMap<String, Filed>,
@@ -157,6 +164,7 @@ impl Book {
         if let (Some(stray), None) = (stray, &entry.filed) {
             self.file(name, stray);
         }
+        self.note_unfiled(name);
         true
     }
 
@@ -168,12 +176,22 @@ impl Book {
             }
             entry.overtaken.notify_one();
         }
+        self.note_unfiled(name);
+    }
+
+    fn note_unfiled(&mut self, name: &str) {
+        if self.entries.get(name).is_some_and(|entry| entry.seen.is_some() && entry.filed.is_none()) {
+            self.unfiled.insert(name.to_owned());
+        } else {
+            self.unfiled.remove(name);
+        }
     }
 
     pub(crate) fn file(&mut self, name: &str, filed: Filed) {
         self.unfile(name);
         self.by_volume.entry(filed.volume.clone()).or_default().push(name.to_owned());
         self.entries.entry(name.to_owned()).or_default().filed = Some(filed);
+        self.note_unfiled(name);
     }
 
     pub(crate) fn unfile(&mut self, name: &str) {
@@ -187,6 +205,7 @@ impl Book {
                 self.by_volume.remove(&filed.volume);
             }
         }
+        self.note_unfiled(name);
     }
 
     /// Another object that has the same ticket and is not going: the same volume on the same node.
@@ -201,6 +220,20 @@ impl Book {
         };
         let mut names = self.by_volume.get(volume)?.iter().filter(|other| *other != name);
         names.find(shares).map(String::as_str)
+    }
+
+    /// Objects on a Node that are not going and of which nobody knows yet what becomes of them: after a start, one of them may have asked for a
+    /// ticket that another one's name is on.
+    pub(crate) fn unanswered(&self, name: &str, volume: &VolumeId, node: &str) -> Vec<Arc<VolumeAttachment>> {
+        let others = self.by_volume.get(volume).into_iter().flatten().chain(&self.unfiled);
+        let open = |other: &String| {
+            let entry = self.entries.get(other)?;
+            // One that was refused for good may wait for just that ticket to go.
+            let unanswered = entry.standing.is_none() && !entry.refused;
+            let seen = entry.seen.as_ref().filter(|seen| unanswered && !seen.going && *seen.node == *node)?;
+            seen.object.open().map(Arc::new)
+        };
+        others.filter(|other| *other != name).filter_map(open).collect()
     }
 
     /// Who waits for this.
@@ -252,6 +285,7 @@ impl Book {
         if self.entries.get(name).is_some_and(|entry| entry.seen.is_none() && entry.filed.is_none()) {
             self.needs(name, Vec::new());
             self.entries.remove(name);
+            self.unfiled.remove(name);
         }
     }
 }

@@ -17,6 +17,7 @@
 mod book;
 mod status;
 mod step;
+mod whose;
 mod wish;
 
 pub use wish::WishError;

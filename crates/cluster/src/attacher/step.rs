@@ -1,7 +1,7 @@
 //! One look at one VolumeAttachment: what it asks for, what is done about it, and what it is told.
 
 use bowline_controller::{Volume, csi};
-use bowline_core::{NodeId, Ticket, TicketFacts, TicketId, Verdict, VolumeId};
+use bowline_core::{NodeId, Ticket, TicketFacts, Verdict, VolumeId};
 use bowline_csi::code::{ControllerPublishError, ControllerUnpublishError, Reason};
 use bowline_engine::{Patience, Submitted};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use super::book::{Filed, Need, Standing};
 use super::status::{
-    attached, detached, digest, has_finalizer, is_attached, is_going, mark, node_id, not_attached,
-    not_detached, says, uid, unmark,
+    attached, detached, digest, is_attached, is_going, mark, node_id, not_attached, not_detached, says, uid,
+    unmark,
 };
+use super::whose::Heir;
 use super::wish::{self, Source};
-use super::{Inner, standing, ticket_id};
+use super::{Inner, standing};
 use crate::pv::Pv;
 
 /// What is to be done after a look.
@@ -36,6 +37,8 @@ struct Refusal {
     need: Option<Need>,
     /// Whether it is known not to be attached, whatever the object says.
     known: bool,
+    /// Whether it stays refused until somebody does something.
+    is_final: bool,
     next: Next,
 }
 
@@ -86,8 +89,10 @@ impl Inner {
             }
         }
         let Filed { volume, ticket, node, generation, .. } = filed;
-        if self.hand_over(name, volume, ticket) {
-            return Ok(Next::Now);
+        match self.hand_over(name, volume, node) {
+            Heir::Found => return Ok(Next::Now),
+            Heir::Unclear => return Ok(Next::Later),
+            Heir::None => {}
         }
         tracing::warn!(%volume, %node, attachment = name, "the VolumeAttachment is gone; its ticket is withdrawn");
         let facts = TicketFacts { generation: *generation, owner_gone: true, copied: false };
@@ -129,10 +134,14 @@ impl Inner {
         if let Some(old) = self.filed(name).filter(|old| old.ticket != ticket.id) {
             // Its PersistentVolume is another one by now. What it had ends first.
             let withdrawal = csi::withdrawal(&old.volume, &old.node);
-            if !self.hand_over(name, &old.volume, &old.ticket)
-                && let Err(error) = self.catalog.detach(&old.volume, withdrawal, self.patience).await
-            {
-                return self.refuse(name, object, unfinished(&error)).await;
+            match self.hand_over(name, &old.volume, &old.node) {
+                Heir::Found => {}
+                Heir::Unclear => return Ok(Next::Later),
+                Heir::None => {
+                    if let Err(error) = self.catalog.detach(&old.volume, withdrawal, self.patience).await {
+                        return self.refuse(name, object, unfinished(&error)).await;
+                    }
+                }
             }
             self.book().unfile(name);
         }
@@ -194,7 +203,8 @@ impl Inner {
             Ok(Submitted::StillWorking { verdict: None, trouble }) => {
                 let sentence = trouble.unwrap_or_else(|| format!("{} is still being worked on", ticket.id));
                 let (kind, need, next) = ("StillWorking", None, Next::Later);
-                return self.refuse(name, object, Refusal { kind, sentence, need, known: false, next }).await;
+                let refusal = Refusal { kind, sentence, need, known: false, is_final: false, next };
+                return self.refuse(name, object, refusal).await;
             }
             Err(error) => match self.verdict(&volume.id, ticket, &error).await {
                 Some(verdict) => (verdict, Some(Need::Node(object.spec.node_name.clone())), Next::Rest),
@@ -227,7 +237,7 @@ impl Inner {
         let known = !kept && !may_reach;
         // When the hold ends, the verdict may stay as it is: then nothing is heard.
         let next = if may_reach { Next::Later } else { next };
-        self.refuse(name, object, Refusal { kind, sentence, need, known, next }).await
+        self.refuse(name, object, Refusal { kind, sentence, need, known, is_final: true, next }).await
     }
 
     /// Whether a node might still reach the volume, as far as is known.
@@ -263,6 +273,7 @@ impl Inner {
             sentence,
             need: Some(need),
             known: false,
+            is_final: true,
             next: Next::Rest,
         };
         let pv = match wish::source(object) {
@@ -292,7 +303,7 @@ impl Inner {
     }
 
     /// The PersistentVolume of that name. One that the watch does not show is looked for.
-    async fn pv(&self, name: &str) -> Result<Option<Pv>, kube::Error> {
+    pub(super) async fn pv(&self, name: &str) -> Result<Option<Pv>, kube::Error> {
         if let Some(known) = self.pvs.get(name) {
             return Ok(Some(known));
         }
@@ -323,8 +334,11 @@ impl Inner {
             None => self.named_by(object).await?,
         };
         self.stands(name, None);
-        let whom = whom.filter(|(volume, node)| !self.hand_over(name, volume, &ticket_id(volume, node)));
-        if let Some((volume, node)) = whom {
+        let heir = whom.as_ref().map_or(Heir::None, |(volume, node)| self.hand_over(name, volume, node));
+        if matches!(heir, Heir::Unclear) {
+            return Ok(Next::Later);
+        }
+        if let Some((volume, node)) = whom.filter(|_| matches!(heir, Heir::None)) {
             // Once it has said what it waits for, there is nothing to do but to wait for the proof.
             let told = object.status.as_ref().is_some_and(|status| status.detach_error.is_some());
             let wait = if told { PROOF } else { self.patience };
@@ -350,41 +364,6 @@ impl Inner {
         Ok(Next::Rest)
     }
 
-    /// Leaves a ticket to another object that asks for the same volume on the same node, if there is one: it files the ticket anew, as its own.
-    fn hand_over(self: &Arc<Self>, name: &str, volume: &VolumeId, ticket: &TicketId) -> bool {
-        let other = {
-            let mut book = self.book();
-            let Some(other) = book.sharing(name, volume, ticket).map(str::to_owned) else { return false };
-            book.unfile(name);
-            if let Some(entry) = book.get_mut(&other) {
-                entry.shown = None;
-            }
-            other
-        };
-        tracing::info!(%volume, %ticket, attachment = name, other, "it leaves its ticket to another VolumeAttachment");
-        self.poke(&other);
-        true
-    }
-
-    /// The volume and node that an object without a known ticket names: it may have one all the same.
-    async fn named_by(&self, object: &VolumeAttachment) -> Result<Option<(VolumeId, NodeId)>, kube::Error> {
-        if !has_finalizer(object) {
-            return Ok(None);
-        }
-        let pv = match wish::source(object) {
-            Ok(Source::Inline(pv)) => Some(*pv),
-            Ok(Source::Named(pv)) => self.pv(pv).await?,
-            Err(_) => None,
-        };
-        let remembered = node_id(object).and_then(|id| NodeId::new(id).ok());
-        let node = remembered.or_else(|| self.nodes.id_of(&object.spec.node_name));
-        let volume = pv.and_then(|pv| VolumeId::new(&pv.handle).ok());
-        Ok(volume.zip(node).inspect(|(volume, node)| {
-            let ticket = ticket_id(volume, node);
-            tracing::debug!(%volume, %node, %ticket, "withdrawn by name");
-        }))
-    }
-
     /// Tells why it has not got what it asks for, if that is news.
     async fn refuse(
         &self,
@@ -392,8 +371,14 @@ impl Inner {
         object: &VolumeAttachment,
         refusal: Refusal,
     ) -> Result<Next, kube::Error> {
-        let Refusal { kind, sentence, need, known, next } = refusal;
-        self.book().needs(name, need.into_iter().collect());
+        let Refusal { kind, sentence, need, known, is_final, next } = refusal;
+        {
+            let mut book = self.book();
+            book.needs(name, need.into_iter().collect());
+            if let Some(entry) = book.get_mut(name) {
+                entry.refused = is_final;
+            }
+        }
         let patch = not_attached(object, &sentence, known, jiff::Timestamp::now());
         let told = object
             .status
@@ -492,7 +477,8 @@ fn needs(object: &VolumeAttachment) -> Vec<Need> {
 }
 
 fn malformed(error: &wish::WishError) -> Refusal {
-    Refusal { kind: "Malformed", sentence: error.to_string(), need: None, known: false, next: Next::Rest }
+    let (kind, sentence) = ("Malformed", error.to_string());
+    Refusal { kind, sentence, need: None, known: false, is_final: true, next: Next::Rest }
 }
 
 fn refused(error: &ControllerPublishError, object: &VolumeAttachment) -> Refusal {
@@ -510,7 +496,7 @@ fn refused(error: &ControllerPublishError, object: &VolumeAttachment) -> Refusal
     if matches!(error, ControllerPublishError::UnknownVolume(_)) && is_attached(object) {
         sentence.push_str("; it was attached before, and is not adopted: `bowline adopt --dry-run` says why");
     }
-    Refusal { kind: error.name(), sentence, need, known: false, next }
+    Refusal { kind: error.name(), sentence, need, known: false, is_final: error.is_final(), next }
 }
 
 fn no_driver(node: &str) -> String {
@@ -521,5 +507,5 @@ fn no_driver(node: &str) -> String {
 
 fn unfinished(error: &ControllerUnpublishError) -> Refusal {
     let (kind, sentence) = (error.name(), error.to_string());
-    Refusal { kind, sentence, need: None, known: false, next: Next::Later }
+    Refusal { kind, sentence, need: None, known: false, is_final: false, next: Next::Later }
 }
