@@ -8,6 +8,7 @@
 //! deleted stays, by its finalizer, as long as there is a volume or a snapshot on it. Of which storage it is, is stored before it is told to
 //! anybody: an agent that was started over an empty directory would prove that nobody was ever let in.
 
+mod failing;
 mod offer;
 mod orphans;
 mod show;
@@ -31,6 +32,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use self::failing::Failing;
 use self::offer::{PODS, offered};
 use self::show::{Heard, told};
 use crate::adopt::Adopter;
@@ -41,7 +43,7 @@ const MANAGER: &str = "bowline-controller";
 const LOOK: Duration = Duration::from_secs(30);
 /// How long an agent may take to say who it is before the start goes on without it.
 const FIRST: Duration = Duration::from_secs(5);
-/// When a connection that did not come about is tried again.
+/// When an offer that was not written is written again.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// What is needed to find and to reach agents.
@@ -111,6 +113,7 @@ struct Context {
     speaker: Speaker,
     adopter: Adopter,
     connections: Mutex<Connections>,
+    failing: Mutex<Failing>,
 }
 
 /// Why a target is not as its object says.
@@ -163,8 +166,9 @@ impl TargetFailure {
 /// Keeps targets connected until it is dropped. Only the leader runs this.
 pub async fn run(parts: Parts) {
     let Parts { client, namespace, catalog, tls, speaker, connections, adopter } = parts;
-    let connections = Mutex::new(connections);
-    let context = Arc::new(Context { client: client.clone(), catalog, tls, speaker, adopter, connections });
+    let (connections, failing) = (Mutex::new(connections), Mutex::default());
+    let context = Context { client: client.clone(), catalog, tls, speaker, adopter, connections, failing };
+    let context = Arc::new(context);
     let pods = Controller::new(
         Api::<Pod>::namespaced(client.clone(), &namespace),
         watcher::Config::default().labels(PODS),
@@ -183,7 +187,9 @@ async fn keep_all(api: Api<Target>, context: Arc<Context>) {
         .applied_objects()
         .predicate_filter(asked, PredicateConfig::default());
     let look = |target, context| Box::pin(keep(target, context));
-    let again = |_: Arc<Target>, _: &TargetFailure, _: Arc<Context>| Action::requeue(AGAIN);
+    let again = |target: Arc<Target>, _: &TargetFailure, context: Arc<Context>| {
+        Action::requeue(context.failing().pause(&target.name_any()))
+    };
     let queue = Box::pin(trigger_self(changes, ()));
     applier(look, again, context, known, queue, Config::default()).for_each(|_| std::future::ready(())).await;
 }
@@ -284,8 +290,9 @@ async fn keep(target: Arc<Target>, context: Arc<Context>) -> Result<Action, Targ
         }
         connected
     };
-    if let Err(failure) = &kept {
-        context.tell(&target, failure).await;
+    match &kept {
+        Ok(()) => context.failing().end(&target.name_any()),
+        Err(failure) => context.tell(&target, failure).await,
     }
     // Also one that is forgotten, or whose finalizer was written: if that met another write, it is not heard of here.
     kept.map(|()| Action::requeue(LOOK))
@@ -298,6 +305,10 @@ fn id(target: &Target) -> Result<TargetId, TargetFailure> {
 impl Context {
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failing(&self) -> MutexGuard<'_, Failing> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn connect(&self, target: &Target) -> Result<(), TargetFailure> {
@@ -403,8 +414,12 @@ impl Context {
     }
 
     async fn tell(&self, target: &Target, failure: &TargetFailure) {
-        tracing::warn!(target = %target.name_any(), error = %failure, "a target is not as its object says");
-        let remark = Remark::warning("Connect", "TargetNotConnected", failure.to_string());
+        let sentence = failure.to_string();
+        if !self.failing().note(&target.name_any(), &sentence) {
+            return;
+        }
+        tracing::warn!(target = %target.name_any(), error = sentence, "a target is not as its object says");
+        let remark = Remark::warning("Connect", "TargetNotConnected", sentence);
         self.speaker.say(&target.object_ref(&()), &remark).await;
     }
 }
