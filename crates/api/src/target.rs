@@ -93,7 +93,7 @@ pub struct TargetStatus {
     pub installation: String,
     /// Volumes on it that no record knows of, while they are looked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1000))]
+    #[schemars(length(max = TargetStatus::MOST_ORPHANS))]
     pub orphans: Vec<OrphanStatus>,
     /// `Reachable`, `Compatible`, `ClockAgrees`, `AcceptsVolumes` and `ExportsShown`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -112,6 +112,8 @@ pub struct OrphanStatus {
 }
 
 impl TargetStatus {
+    /// How many orphans can be named.
+    pub const MOST_ORPHANS: usize = 1000;
     /// The type of the condition that says whether the target's agent answers.
     pub const REACHABLE: &'static str = "Reachable";
     /// The type of the condition that says whether the controller understands the target's agent.

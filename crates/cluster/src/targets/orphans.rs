@@ -2,9 +2,9 @@
 //! counts on one all the same keeps it.
 
 use async_trait::async_trait;
-use bowline_api::{OrphanStatus, Target};
+use bowline_api::{OrphanStatus, Target, TargetStatus};
 use bowline_controller::{FirstSeen, OrphanRecord};
-use bowline_core::{TargetId, VolumeId};
+use bowline_core::{TargetId, Timestamp, VolumeId};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use std::sync::Arc;
@@ -35,6 +35,17 @@ fn said(target: &Target) -> Result<FirstSeen, String> {
         .collect()
 }
 
+/// The oldest of them, as many as an object can name. The others get their turn when some of these are gone.
+fn fitting<'a>(orphans: impl Iterator<Item = (Timestamp, &'a VolumeId)>) -> Vec<OrphanStatus> {
+    let mut orphans: Vec<_> = orphans.collect();
+    orphans.sort();
+    let told = |(seen, volume): (Timestamp, &VolumeId)| OrphanStatus {
+        volume: volume.to_string(),
+        first_seen: seen.to_string(),
+    };
+    orphans.into_iter().take(TargetStatus::MOST_ORPHANS).map(told).collect()
+}
+
 #[async_trait]
 impl OrphanRecord for OrphanStatuses {
     async fn read(&self) -> Result<FirstSeen, String> {
@@ -56,21 +67,18 @@ impl OrphanRecord for OrphanStatuses {
         for target in api.list(&ListParams::default()).await.map_err(|error| error.to_string())? {
             let name = target.name_any();
             let here = first_seen.iter().filter(|((id, _), _)| id.as_str() == name);
-            let orphans: Vec<OrphanStatus> = here
-                .map(|((_, volume), seen)| OrphanStatus {
-                    volume: volume.to_string(),
-                    first_seen: seen.to_string(),
-                })
-                .collect();
+            let orphans = fitting(here.map(|((_, volume), seen)| (*seen, volume)));
             if target.status.as_ref().is_some_and(|status| status.orphans == orphans)
                 || (target.status.is_none() && orphans.is_empty())
             {
                 continue;
             }
             let patch = serde_json::json!({ "status": { "orphans": orphans } });
-            api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
-                .await
-                .map_err(|error| error.to_string())?;
+            match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                // Gone meanwhile.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                written => drop(written.map_err(|error| error.to_string())?),
+            }
         }
         Ok(())
     }

@@ -288,6 +288,23 @@ async fn since_when_orphans_are_known_is_in_the_status_of_their_target() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn more_orphans_than_an_object_can_name_were_never_recorded() {
+    let Some(site) = Site::new().await else { return };
+    site.object("nvme-o", "nvmet", "127.0.0.1:1").await;
+    let (record, target) = (site.orphans(), TargetId::new("nvme-o").unwrap());
+    let one = |number: usize| {
+        // The one whose name comes first was seen last.
+        let seen = Timestamp::UNIX_EPOCH + Duration::from_secs(5000 - number as u64);
+        ((target.clone(), VolumeId::new(format!("left-{number:04}")).unwrap()), seen)
+    };
+    record.write(&(0..1001).map(one).collect()).await.unwrap();
+    assert_eq!(record.read().await, Ok((1..1001).map(one).collect()));
+    record.write(&(0..1).map(one).collect()).await.unwrap();
+    assert_eq!(record.read().await, Ok((0..1).map(one).collect()));
+    site.world.api::<Target>().delete("nvme-o", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_counts_on_an_orphan_is_asked_of_the_api_server() {
     let Some(site) = Site::new().await else { return };
     let world = &site.world;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bowline_core::{TargetId, Timestamp, VolumeId};
 use bowline_csi::code::ListError;
 use bowline_store::Key;
-use bowline_target::Item;
+use bowline_target::{Item, Provision};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use super::{Catalog, Inner, lock};
 use crate::failure::{Failure, Why};
 use crate::record::Volume;
 use crate::shelf::PAGE;
+
+/// How long a target may take to list a page of what it holds.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// When each orphan was first seen.
 pub type FirstSeen = BTreeMap<(TargetId, VolumeId), Timestamp>;
@@ -58,6 +61,28 @@ pub struct Orphan {
     pub deleted: bool,
 }
 
+/// What a look at all targets came to.
+struct Found {
+    /// What they hold and no record knows of.
+    orphans: BTreeSet<(TargetId, VolumeId)>,
+    /// Everything that records know of.
+    known: BTreeSet<VolumeId>,
+    /// Targets that could not be asked, and why.
+    silent: BTreeMap<TargetId, Failure>,
+}
+
+impl Found {
+    /// When each was first seen, by what was recorded before.
+    fn first_seen(self, before: &FirstSeen, now: Timestamp) -> FirstSeen {
+        let still = |(target, volume): &(TargetId, VolumeId)| {
+            self.silent.contains_key(target) && !self.known.contains(volume)
+        };
+        let kept = before.keys().filter(|one| still(one)).cloned();
+        let all: BTreeSet<_> = kept.chain(self.orphans.iter().cloned()).collect();
+        all.into_iter().map(|one| (one.clone(), before.get(&one).copied().unwrap_or(now))).collect()
+    }
+}
+
 impl Catalog {
     /// Looks for orphans on all targets, records when each was first seen, and deletes those whose time is over, if that is asked for.
     pub async fn look_for_orphans(
@@ -74,9 +99,12 @@ impl Catalog {
             return Ok(last);
         }
         let now = self.inner.clock.now();
-        let found = self.inner.find_orphans().await?;
-        let first_seen: FirstSeen = found.into_iter().map(|one| (one, now)).collect();
-        Ok(ripened(first_seen, now, Duration::MAX))
+        let mut found = self.inner.find_orphans().await?;
+        // Nothing was recorded that could be told instead.
+        match found.silent.pop_first() {
+            Some((_, failure)) => Err(failure.into()),
+            None => Ok(ripened(found.first_seen(&FirstSeen::new(), now), now, Duration::MAX)),
+        }
     }
 }
 
@@ -90,19 +118,24 @@ impl Inner {
         let unrecorded = |error: String| Failure::new(Why::Unreachable, error);
         let before = record.read().await.map_err(unrecorded)?;
         let now = self.clock.now();
-        let first_seen: FirstSeen =
-            found.into_iter().map(|one| (one.clone(), before.get(&one).copied().unwrap_or(now))).collect();
+        for (target, failure) in &found.silent {
+            tracing::warn!(%target, error = failure.sentence, "its orphans could not be looked for");
+        }
+        let silent: BTreeSet<TargetId> = found.silent.keys().cloned().collect();
+        let first_seen = found.first_seen(&before, now);
         if first_seen != before {
             record.write(&first_seen).await.map_err(unrecorded)?;
         }
-        for ((target, volume), _) in first_seen.iter().filter(|(one, _)| !before.contains_key(one)) {
+        let told = self.told_orphans();
+        let is_new = |one: &&(TargetId, VolumeId)| !before.contains_key(one) && !told.contains(one);
+        for (target, volume) in first_seen.keys().filter(is_new) {
             let message = format!("Volume {volume} is on target {target}, and no record knows it.");
             self.tell(Some(volume), "OrphanFound", message);
         }
         let mut orphans = ripened(first_seen, now, rules.grace);
         self.metrics.orphans.set(i64::try_from(orphans.len()).unwrap_or(i64::MAX));
         let mut left = if rules.delete { rules.at_most } else { 0 };
-        for orphan in orphans.iter_mut().filter(|orphan| orphan.ripe) {
+        for orphan in orphans.iter_mut().filter(|orphan| orphan.ripe && !silent.contains(&orphan.target)) {
             if left == 0 {
                 break;
             }
@@ -116,21 +149,23 @@ impl Inner {
         Ok(orphans)
     }
 
+    /// Those that were told in an earlier run. What does not fit into the record any more is found anew each time.
+    fn told_orphans(&self) -> BTreeSet<(TargetId, VolumeId)> {
+        let last = lock(&self.orphans);
+        last.iter().flatten().map(|orphan| (orphan.target.clone(), orphan.volume.clone())).collect()
+    }
+
     /// Everything that targets hold and no record knows of. Records are read last: what is made meanwhile is in them.
-    async fn find_orphans(&self) -> Result<BTreeSet<(TargetId, VolumeId)>, Failure> {
-        let mut stored = BTreeSet::new();
+    async fn find_orphans(&self) -> Result<Found, Failure> {
+        // These first: one that is connected meanwhile is asked all the same.
+        let away = |target| (target, Failure::new(Why::Unreachable, "it is not connected".to_owned()));
+        let mut silent: BTreeMap<TargetId, Failure> =
+            self.engine.unconnected().into_iter().map(away).collect();
+        let mut orphans = BTreeSet::new();
         for target in self.connected() {
-            let mut after = None;
-            loop {
-                let items = target.items(after.as_ref(), PAGE).await.map_err(|error| unanswered(&error))?;
-                after = items.last().cloned();
-                stored.extend(items.into_iter().filter_map(|item| match item {
-                    Item::Volume(volume) => Some((target.id().clone(), volume)),
-                    Item::Snapshot(_) => None,
-                }));
-                if after.is_none() {
-                    break;
-                }
+            match volumes_on(target.as_ref()).await {
+                Ok(volumes) => orphans.extend(volumes.into_iter().map(|one| (target.id().clone(), one))),
+                Err(failure) => drop(silent.insert(target.id().clone(), failure)),
             }
         }
         let mut known = BTreeSet::new();
@@ -138,8 +173,8 @@ impl Inner {
             known.insert(volume.id);
         };
         self.shelf.for_each(&mut learn).await?;
-        stored.retain(|(_, volume)| !known.contains(volume));
-        Ok(stored)
+        orphans.retain(|(_, volume)| !known.contains(volume));
+        Ok(Found { orphans, known, silent })
     }
 
     /// Whether nobody knows it and nobody counts on it. Not what was listed, which may be a moment old: an adoption may have made a record since. And
@@ -183,6 +218,26 @@ impl Inner {
                 tracing::warn!(%target, %volume, error, "an orphan was not deleted");
                 false
             }
+        }
+    }
+}
+
+/// All volumes that a target holds.
+async fn volumes_on(target: &dyn Provision) -> Result<Vec<VolumeId>, Failure> {
+    let (mut volumes, mut after) = (Vec::new(), None);
+    loop {
+        let page = tokio::time::timeout(ANSWER, target.items(after.as_ref(), PAGE)).await;
+        let items = match page {
+            Ok(items) => items.map_err(|error| unanswered(&error))?,
+            Err(_) => return Err(Failure::new(Why::Unreachable, format!("no answer within {ANSWER:?}"))),
+        };
+        after = items.last().cloned();
+        volumes.extend(items.into_iter().filter_map(|item| match item {
+            Item::Volume(volume) => Some(volume),
+            Item::Snapshot(_) => None,
+        }));
+        if after.is_none() {
+            return Ok(volumes);
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use async_trait::async_trait;
 use bowline_controller::{Catalog, FirstSeen, OrphanRecord, OrphanRules};
-use bowline_core::{Ledger, SnapshotId, VolumeId};
+use bowline_core::{Ledger, SnapshotId, TargetId, VolumeId};
 use bowline_store::{Expected, Key, record};
 use bowline_target::{Cut, NewVolume, Progress, Provision};
-use std::sync::Mutex;
+use bowline_testkit::SimTarget;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::world::{World, create};
@@ -44,9 +45,13 @@ impl OrphanRecord for Paper {
 }
 
 async fn leave(world: &World, id: &str) -> VolumeId {
+    leave_on(&world.target, id).await
+}
+
+async fn leave_on(target: &SimTarget, id: &str) -> VolumeId {
     let volume = VolumeId::new(id).unwrap();
     let order = NewVolume { volume: volume.clone(), name: id.to_owned(), size: 1 << 30, source: None };
-    world.target.create(&order, &Progress::default()).await.unwrap();
+    target.create(&order, &Progress::default()).await.unwrap();
     volume
 }
 
@@ -160,4 +165,103 @@ async fn without_its_record_nothing_is_taken_for_old_or_new() {
     let error = catalog.look_for_orphans(&paper, DELETE).await.unwrap_err();
     assert!(error.to_string().contains("it is torn"), "{error}");
     assert_eq!(paper.written.lock().unwrap().len(), 0);
+}
+
+/// A look at two targets of which one does not answer, or is not connected.
+async fn look_without_the_other(is_connected: bool) {
+    let (mut world, paper) = (World::new(), Paper::default());
+    let other = Arc::new(SimTarget::new("other"));
+    let both = async |world: &World| {
+        world.catalog_on(vec![Arc::clone(&world.target) as _, Arc::clone(&other) as _]).await.unwrap()
+    };
+    leave(&world, "left-1").await;
+    leave_on(&other, "left-2").await;
+    let catalog = both(&world).await;
+    assert_eq!(look(&catalog, &paper, DELETE).await.len(), 2);
+    catalog.close().await;
+    let first = paper.written.lock().unwrap().clone();
+    world.later += HOUR * 2;
+    let catalog = if is_connected {
+        let catalog = both(&world).await;
+        other.set_silent(true);
+        catalog
+    } else {
+        let catalog = world.catalog().await;
+        catalog.expect_target(&TargetId::new("other").unwrap());
+        catalog
+    };
+    // The other one counts as tried, unless it is left out.
+    let one = OrphanRules { at_most: 1, ..DELETE };
+    let found = look(&catalog, &paper, one).await;
+    assert_eq!(found, [row("left-2", true, false), row("left-1", true, true)]);
+    assert!(catalog.look_for_orphans(&paper, REPORT).await.is_ok());
+    let kept: FirstSeen = first.into_iter().filter(|((target, _), _)| target.as_str() == "other").collect();
+    assert_eq!(*paper.written.lock().unwrap(), kept, "its time goes on");
+    other.set_silent(false);
+    catalog.add_target(Arc::clone(&other) as _).await.unwrap();
+    assert_eq!(look(&catalog, &paper, one).await, [row("left-2", true, true)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_target_held_up_the_orphans_of_all_others() {
+    look_without_the_other(true).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_grace_began_anew_where_a_target_was_away_when_the_leader_changed() {
+    look_without_the_other(false).await;
+}
+
+#[tokio::test]
+async fn an_orphan_of_an_unconnected_target_that_was_adopted_or_whose_target_is_forgotten_is_none() {
+    let (world, paper) = (World::new(), Paper::default());
+    let catalog = world.catalog().await;
+    let known = create(&catalog, "known").await;
+    let (away, gone) = (TargetId::new("away").unwrap(), TargetId::new("gone").unwrap());
+    catalog.expect_target(&away);
+    let since = "2026-01-01T00:00:00Z".parse().unwrap();
+    for one in [(away, known.id), (gone, VolumeId::new("left").unwrap())] {
+        paper.written.lock().unwrap().insert(one, since);
+    }
+    assert_eq!(look(&catalog, &paper, DELETE).await, []);
+    assert_eq!(*paper.written.lock().unwrap(), FirstSeen::new());
+}
+
+/// A record that has room for nothing.
+struct Full;
+
+#[async_trait]
+impl OrphanRecord for Full {
+    async fn read(&self) -> Result<FirstSeen, String> {
+        Ok(FirstSeen::new())
+    }
+
+    async fn claimed(&self, _: &VolumeId) -> Result<Option<String>, String> {
+        Ok(None)
+    }
+
+    async fn write(&self, _: &FirstSeen) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_fit_into_the_record_is_told_once_and_never_deleted() {
+    let world = World::new();
+    // More than the catalog remembers having told.
+    for number in 0..1100 {
+        let volume = VolumeId::new(format!("left-{number:04}")).unwrap();
+        let order = NewVolume { name: volume.to_string(), volume, size: 1 << 20, source: None };
+        world.target.create(&order, &Progress::default()).await.unwrap();
+    }
+    let catalog = world.catalog().await;
+    let told = async || {
+        let found = catalog.look_for_orphans(&Full, DELETE).await.unwrap();
+        assert!(found.len() == 1100 && found.iter().all(|one| !one.ripe));
+        let events = catalog.events(None, usize::MAX);
+        events.into_iter().map(|event| (event.at, event.message)).collect::<Vec<_>>()
+    };
+    let first = told().await;
+    tokio::time::advance(HOUR * 2).await;
+    assert_eq!(told().await, first, "nothing is news");
 }
