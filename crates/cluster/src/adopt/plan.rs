@@ -121,7 +121,7 @@ pub fn plan(found: &Found, now: Timestamp) -> Adoption {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let pv = match source(object) {
             Ok(Source::Named(pv)) => by_name.get(pv).map(|pv| (*pv).clone()).ok_or_else(|| {
-                format!("VolumeAttachment {name} is attached, but its PersistentVolume {pv} is not there; restore it, or delete the VolumeAttachment")
+                format!("VolumeAttachment {name} is attached, but its PersistentVolume {pv} is not there; restore it")
             }),
             Ok(Source::Inline(pv)) => Ok(*pv),
             Err(error) => Err(error.to_string()),

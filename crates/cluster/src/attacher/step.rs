@@ -14,7 +14,7 @@ use super::status::{
     attached, detached, digest, is_attached, is_going, mark, node_id, not_attached, not_detached, says, uid,
     unmark,
 };
-use super::whose::Heir;
+use super::whose::{Heir, Named};
 use super::wish::{self, Source};
 use super::{Inner, standing};
 use crate::pv::Pv;
@@ -331,7 +331,17 @@ impl Inner {
     ) -> Result<Next, kube::Error> {
         let whom = match filed {
             Some(filed) => Some((filed.volume, filed.node)),
-            None => self.named_by(object).await?,
+            None => match self.named_by(name, object).await? {
+                Named::As(volume, node) => Some((volume, node)),
+                Named::Nobody => None,
+                Named::Unknown(sentence) => {
+                    if let Some(patch) = not_detached(object, &sentence, jiff::Timestamp::now()) {
+                        self.patch(name, "error", true, patch).await?;
+                    }
+                    self.told(name, Some("Unknown"));
+                    return Ok(Next::Later);
+                }
+            },
         };
         self.stands(name, None);
         let heir = whom.as_ref().map_or(Heir::None, |(volume, node)| self.hand_over(name, volume, node));

@@ -3,8 +3,9 @@
 use bowline_core::{NodeId, TicketId, VolumeId};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::status::{has_finalizer, node_id};
+use super::status::{has_finalizer, is_attached, node_id};
 use super::wish::{self, Source};
 use super::{Inner, ticket_id};
 
@@ -16,6 +17,20 @@ pub(super) enum Heir {
     Unclear,
     None,
 }
+
+/// What an object stands for of which no ticket is known.
+pub(super) enum Named {
+    /// This volume on this node.
+    As(VolumeId, NodeId),
+    /// Nothing that anybody could have.
+    Nobody,
+    /// Nobody knows: why, and what to do.
+    Unknown(String),
+}
+
+/// How long a target may take to list a page of whom it lets in.
+const ANSWER: Duration = Duration::from_secs(30);
+const PAGE: usize = 1000;
 
 impl Inner {
     /// Leaves a ticket to another object that asks for the same volume on the same node, if there is one: it files the ticket anew, as its own.
@@ -52,13 +67,10 @@ impl Inner {
         Some(ticket_id(&VolumeId::new(&pv.handle).ok()?, &node))
     }
 
-    /// The volume and node that an object without a known ticket names: it may have one all the same.
-    pub(super) async fn named_by(
-        &self,
-        object: &VolumeAttachment,
-    ) -> Result<Option<(VolumeId, NodeId)>, kube::Error> {
+    /// What an object names of which no ticket is known: it may have one all the same.
+    pub(super) async fn named_by(&self, name: &str, object: &VolumeAttachment) -> Result<Named, kube::Error> {
         if !has_finalizer(object) {
-            return Ok(None);
+            return Ok(Named::Nobody);
         }
         let pv = match wish::source(object) {
             Ok(Source::Inline(pv)) => Some(*pv),
@@ -68,9 +80,59 @@ impl Inner {
         let remembered = node_id(object).and_then(|id| NodeId::new(id).ok());
         let node = remembered.or_else(|| self.nodes.id_of(&object.spec.node_name));
         let volume = pv.and_then(|pv| VolumeId::new(&pv.handle).ok());
-        Ok(volume.zip(node).inspect(|(volume, node)| {
-            let ticket = ticket_id(volume, node);
-            tracing::debug!(%volume, %node, %ticket, "withdrawn by name");
-        }))
+        let lacks = if volume.is_none() { "restore its PersistentVolume" } else { "start the driver there" };
+        if let Some((volume, node)) = volume.zip(node) {
+            tracing::debug!(%volume, %node, attachment = name, "withdrawn by name");
+            return Ok(Named::As(volume, node));
+        }
+        if !is_attached(object) {
+            return Ok(Named::Nobody);
+        }
+        let unproven = |why: String| {
+            Named::Unknown(format!(
+                "it is attached to {}, and which volume that is does not show any more, so nobody here can prove that the node is out ({why}); {lacks}",
+                object.spec.node_name
+            ))
+        };
+        Ok(self.let_in_under(name, object).await.unwrap_or_else(unproven))
+    }
+
+    /// Whom targets let in under the name of an object that says it is attached and does not lead to its volume any more. kube-controller-manager's
+    /// names follow from volume and node; of others nothing can be said.
+    async fn let_in_under(&self, name: &str, object: &VolumeAttachment) -> Result<Named, String> {
+        let node = NodeId::new(&object.spec.node_name).map_err(|error| error.to_string())?;
+        let digest = name.strip_prefix("csi-").filter(|digest| digest.len() == 64);
+        if digest.is_none_or(|digest| !digest.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            return Err("its name does not follow from its volume".to_owned());
+        }
+        if let Some(target) = self.catalog.engine().unconnected().first() {
+            return Err(format!("target {target} is not connected"));
+        }
+        let targets = self.catalog.targets();
+        if targets.is_empty() {
+            return Err("no target is connected".to_owned());
+        }
+        for target in targets {
+            let silent =
+                |error: String| format!("target {} does not say whom it lets in: {error}", target.id());
+            let mut after = None;
+            loop {
+                let page = tokio::time::timeout(ANSWER, target.exports(after.as_ref(), PAGE)).await;
+                let page = page.map_err(|_| silent(format!("no answer within {ANSWER:?}")))?;
+                let page = page.map_err(|error| silent(error.to_string()))?;
+                let found =
+                    page.listings.into_iter().find(|one| ticket_id(&one.volume, &node).as_str() == name);
+                if let Some(listing) = found {
+                    let id = node_id(object).and_then(|id| NodeId::new(id).ok());
+                    let id = id.or_else(|| self.nodes.id_of(&object.spec.node_name)).unwrap_or(node);
+                    return Ok(Named::As(listing.volume, id));
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(Named::Nobody)
     }
 }

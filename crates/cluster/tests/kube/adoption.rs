@@ -3,7 +3,7 @@
 use bowline_cluster::Mirror;
 use bowline_cluster::adopt::{Adopter, AdopterParts};
 use bowline_controller::Volume;
-use bowline_core::{Epoch, NodeId, TargetId, Timestamp, VolumeId};
+use bowline_core::{Epoch, NodeId, TargetId, TicketId, Timestamp, VolumeId};
 use bowline_store::MemoryStore;
 use bowline_target::Provision;
 use bowline_target::rds::{RdsTarget, Settings};
@@ -14,7 +14,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use std::sync::Arc;
 
-use crate::world::{Controller, World, pv, wait_for};
+use crate::world::{Controller, DRIVER, World, pv, wait_for};
 
 const OURS: &str = "csi.bowline.storage/attached-node";
 const EARLIER: &str = "csi.rds.srvlab.io/attached-node";
@@ -186,6 +186,49 @@ async fn a_detach_of_a_volume_that_was_not_adopted_succeeded_without_a_proof() {
         world.until_gone(name).await;
         assert_eq!(world.target.open(&volume.id), [], "{name}");
     }
+    world.check();
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attachment_whose_volume_object_and_records_were_gone_went_without_a_proof() {
+    let Some(mut world) = World::new().await else { return };
+    let controller = world.start().await;
+    let (held, gone) = (controller.volume(&world, "held").await, controller.volume(&world, "gone").await);
+    let odd = controller.volume(&world, "odd").await;
+    // As kube-controller-manager names it.
+    let named = |volume: &Volume| TicketId::csi(&volume.id, DRIVER, &NodeId::new("a").unwrap()).to_string();
+    let all = [(named(&held), "held"), (named(&gone), "gone"), ("va-odd".to_owned(), "odd")];
+    for (name, pv) in &all {
+        world.attach(name, pv, "a").await;
+        world.until_attached(name).await;
+    }
+    controller.stop().await;
+    world.store = Arc::new(MemoryStore::default());
+    for (_, pv) in &all {
+        let pvs = world.api::<PersistentVolume>();
+        pvs.delete(pv, &DeleteParams::default()).await.unwrap();
+        let free = json!({"metadata": {"finalizers": null}});
+        let _ = pvs.patch(pv, &PatchParams::default(), &Patch::Merge(&free)).await;
+    }
+    let shut_out = |volume: &Volume| {
+        world.target.tamper(&volume.id, |exports| {
+            exports.revoke(&NodeId::new("id-a").unwrap(), Epoch::new(9));
+        });
+    };
+    shut_out(&gone);
+    let controller = world.start().await;
+    for (name, _) in &all {
+        world.delete(name).await;
+    }
+    world.until_gone(&all[1].0).await;
+    world.until_told_to_wait(&all[0].0, "is not adopted, and target sim has it").await;
+    world.until_told_to_wait("va-odd", "restore its PersistentVolume").await;
+    assert_eq!((world.target.open(&held.id).len(), world.target.open(&odd.id).len()), (1, 1));
+    shut_out(&held);
+    world.until_gone(&all[0].0).await;
+    world.create::<PersistentVolume>(pv("odd", odd.id.as_str())).await;
+    world.until_told_to_wait("va-odd", "is not adopted, and target sim has it").await;
     world.check();
     controller.stop().await;
 }
