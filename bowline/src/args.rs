@@ -103,10 +103,14 @@ pub enum Command {
     /// Runs everything on this machine: a store, storage in files, CSI and the API.
     Up(UpArgs),
     /// Runs a node: beside a kubelet, or a second one on the machine of a `bowline up`.
+    // In these three a chart gives flags, and whoever installs it may give one of them again: the last one counts.
+    #[command(args_override_self = true)]
     Node(NodeArgs),
     /// Runs a controller in Kubernetes; of several, one leads.
+    #[command(args_override_self = true)]
     Controller(ControllerArgs),
     /// Serves a directory of volumes on this machine to a controller elsewhere.
+    #[command(args_override_self = true)]
     Target(TargetArgs),
     /// Makes, lists, shows, grows, changes and deletes volumes.
     #[command(subcommand)]

@@ -65,6 +65,50 @@ fn a_shelf_names_its_target_and_its_directory_and_no_target_has_two() {
 }
 
 #[test]
+fn a_flag_that_was_given_again_ended_the_process_and_of_lists_nothing_is_lost() {
+    let parse = |typed: &[&str]| {
+        let cli = crate::args::Cli::try_parse_from([&["bowline"], typed].concat());
+        cli.unwrap_or_else(|error| panic!("{error}"))
+    };
+    let cli = parse(&[
+        "node",
+        "--node=n",
+        "--max-volumes=128",
+        "--shelf=a=/a",
+        "--data=/x",
+        "--shelf=b=/b,c=/c",
+        "--max-volumes=7",
+        "--data=/y",
+    ]);
+    assert_eq!(cli.data, Path::new("/y"));
+    let crate::args::Command::Node(args) = cli.command else { panic!("not node") };
+    assert_eq!((args.max_volumes, args.shelf.len()), (Some(7), 3));
+    let crate::args::Command::Controller(args) =
+        parse(&["controller", "--pod-name=p", "--attacher=builtin", "--attacher=sidecar"]).command
+    else {
+        panic!("not controller")
+    };
+    assert_eq!(args.attacher, crate::controller::AttacherKind::Sidecar);
+    let crate::args::Command::Target(args) = parse(&[
+        "target",
+        "--id=t",
+        "--directory=/d",
+        "--listen=/s",
+        "--nvme-port=1",
+        "--nvme-listen=10.0.0.1",
+        "--topology=a=b",
+        "--nvme-port=2",
+        "--nvme-listen=10.0.0.2",
+        "--topology=c=d",
+    ])
+    .command
+    else {
+        panic!("not target")
+    };
+    assert_eq!((args.nvme_port, args.nvme_listen.len(), args.topology.len()), (2, 2, 2));
+}
+
+#[test]
 fn an_agent_elsewhere_needs_certificates_and_a_name_of_its_own() {
     for (typed, told) in [
         (&["--agent", "a=h:1", "--tls", "/tls"][..], None),

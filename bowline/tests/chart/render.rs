@@ -57,6 +57,13 @@ pub(crate) const CASES: &[(&str, &str)] = &[
         "image: { repository: example.org/b, pullPolicy: Never }\nimagePullSecrets: [mine]\n\
          node: { extraArgs: [--max-volumes=7], nodeSelector: { a: b }, podAnnotations: { example.org/x: text } }",
     ),
+    (
+        "flags that the chart gives, given again",
+        "controller: { fenceNotReadyAfter: 5m, extraArgs: [--fence-not-ready-after=1h30m] }\n\
+         node: { extraArgs: [--events, --fail-io-after=30s, --shelf=more=/var/lib/bowline/more] }\n\
+         fileTarget: { extraArgs: [--host-name=rack-1, --topology=row=a, --topology=room=b] }\n\
+         nvmeTarget: { enabled: true, extraArgs: [--nvme-port=4431, '--nvme-listen=10.1.0.0/24'] }",
+    ),
 ];
 
 /// Where the chart is.
