@@ -137,6 +137,8 @@ impl Config {
             args.agent
         };
         usable(&agents, &file.rds, tls.as_deref())?;
+        let orphans = args.orphans.or(OrphanArgs { orphans: file.orphans, orphan_grace: file.orphan_grace });
+        orphans.check()?;
         Ok(Self {
             data: data.to_owned(),
             csi,
@@ -149,7 +151,7 @@ impl Config {
             agents,
             tls,
             rds: file.rds,
-            orphans: args.orphans.or(OrphanArgs { orphans: file.orphans, orphan_grace: file.orphan_grace }),
+            orphans,
             max_volumes: args.max_volumes.or(file.max_volumes).unwrap_or(128),
             overcommit: args.overcommit.or(file.overcommit).unwrap_or_default(),
             reserve: args.reserve.or(file.reserve).unwrap_or(Size(64 << 20)),

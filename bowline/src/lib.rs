@@ -100,6 +100,7 @@ async fn dispatch(cli: Cli, data_from: Option<ValueSource>) -> Result<(), Failur
         }
         Command::Controller(args) => {
             log::init();
+            args.orphans.check()?;
             let args = controller::ControllerArgs { namespace: cli.namespace, ..args };
             Box::pin(controller::run(args)).await.map_err(|error| Failure::failed(format!("{error:#}")))
         }

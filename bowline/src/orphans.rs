@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::ConfigError;
 use crate::span::Span;
 
 /// How often it is looked at most, and how many are deleted then.
@@ -32,7 +33,7 @@ pub struct OrphanArgs {
     )]
     pub orphans: Option<OrphanMode>,
 
-    /// How long a volume must have been seen that no record knows of (7d if not given).
+    /// How long a volume must have been seen that no record knows of (7d if not given); more than 0s where they are deleted.
     #[arg(long, env = "BOWLINE_ORPHAN_GRACE", value_name = "TIME")]
     pub orphan_grace: Option<Span>,
 }
@@ -62,6 +63,18 @@ impl OrphanArgs {
     /// What was typed comes before what is in a file.
     pub(crate) fn or(self, file: Self) -> Self {
         Self { orphans: self.orphans.or(file.orphans), orphan_grace: self.orphan_grace.or(file.orphan_grace) }
+    }
+
+    /// Whether both go together. At first sight, a record that is only late looks like one that was lost.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        match (self.orphans, self.orphan_grace) {
+            (Some(OrphanMode::Delete), Some(Span(0))) => Err(ConfigError::Place {
+                path: PathBuf::from("--orphan-grace"),
+                error: "0s would delete volumes as soon as they are seen; with --orphans delete give a time, or nothing for 7d"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn rules(self) -> Option<OrphanRules> {
@@ -155,5 +168,25 @@ mod tests {
         let report = args(Some(OrphanMode::Report)).rules().unwrap();
         assert_eq!((report.delete, report.grace), (false, Duration::from_secs(7 * 24 * 3600)));
         assert!(args(Some(OrphanMode::Delete)).rules().unwrap().delete);
+    }
+
+    #[test]
+    fn nothing_was_ever_meant_to_be_deleted_at_first_sight() {
+        for (mode, grace, fine) in [
+            (Some(OrphanMode::Delete), Some(0), false),
+            (Some(OrphanMode::Delete), Some(1), true),
+            (Some(OrphanMode::Delete), None, true),
+            (Some(OrphanMode::Report), Some(0), true),
+            (None, Some(0), true),
+        ] {
+            let checked = OrphanArgs { orphans: mode, orphan_grace: grace.map(Span) }.check();
+            assert_eq!(checked.is_ok(), fine, "{mode:?} {grace:?}");
+            if let Err(error) = checked {
+                assert!(
+                    error.to_string().starts_with("--orphan-grace cannot be used: 0s would delete"),
+                    "{error}"
+                );
+            }
+        }
     }
 }

@@ -197,6 +197,24 @@ fn what_is_wrong_is_told_with_file_line_and_key() {
 }
 
 #[test]
+fn a_grace_of_nothing_is_refused_wherever_its_halves_were_said() {
+    for (typed, text) in [
+        (&["--orphans", "delete", "--orphan-grace", "0s"][..], ""),
+        (&["--orphans", "delete"], "orphan-grace = \"0h0m\""),
+        (&["--orphan-grace", "0d"], "orphans = \"delete\""),
+        (&[], "orphans = \"delete\"\norphan-grace = \"0s\""),
+    ] {
+        let (data, args) = up(&[&["--node", "n"], typed].concat());
+        let file = FileConfig::parse(Path::new("f"), text).unwrap();
+        let error = Config::merge(&data, &args, file).unwrap_err().to_string();
+        assert!(error.starts_with("--orphan-grace cannot be used"), "{typed:?} {text:?}: {error}");
+    }
+    let (data, args) = up(&["--node", "n", "--orphan-grace", "1s"]);
+    let file = FileConfig::parse(Path::new("f"), "orphans = \"delete\"\norphan-grace = \"0s\"").unwrap();
+    assert!(Config::merge(&data, &args, file).is_ok(), "what was typed comes before the file");
+}
+
+#[test]
 fn a_file_that_is_not_there_is_no_configuration_and_one_that_cannot_be_read_is_an_error() {
     let place = tempfile::tempdir().unwrap();
     let (_, args) = up(&["--node", "n"]);

@@ -51,7 +51,7 @@ fn understood(words: &[String]) -> Result<(), String> {
         // Its settings are a file of the pod.
         Typed::Target(args) if args.device.is_some() => Ok(()),
         Typed::Target(args) => TargetConfig::load(args).map(drop).map_err(|error| told(&error)),
-        Typed::Controller(_) => Ok(()),
+        Typed::Controller(args) => args.orphans.check().map_err(|error| told(&error)),
         other => Err(format!("{other:?} is nothing for a pod")),
     }
 }
@@ -76,6 +76,65 @@ fn a_pod_whose_flags_the_process_refused_ended_again_and_again() {
         }
     }
     assert_eq!(checked.len(), 6, "{checked:?}");
+}
+
+#[test]
+fn a_time_that_the_process_refuses_got_past_helm() {
+    let Some(chart) = Chart::new("times in the chart") else { return };
+    for (mode, grace, fine) in [
+        ("delete", "7d", true),
+        ("delete", "1s", true),
+        ("delete", "0d1s", true),
+        ("delete", "1d2h3m4s", true),
+        ("delete", "9999d99999h9999999m999999999s", true),
+        ("report", "0s", true),
+        ("off", "0s", true),
+        ("delete", "0s", false),
+        ("delete", "0h0m", false),
+        ("report", "1h2d", false),
+        ("report", "1d1d", false),
+        ("report", "99999999999d", false),
+        ("report", "1.5h", false),
+        ("report", "30", false),
+        ("off", "", false),
+    ] {
+        let output = chart.helm("template", &[], &format!("orphans: {{ mode: '{mode}', grace: '{grace}' }}"));
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), fine, "{mode} {grace}: {told}");
+        assert!(fine || told.contains("/orphans/grace"), "{told}");
+        let typed =
+            ["controller", "--pod-name=p", &format!("--orphans={mode}"), &format!("--orphan-grace={grace}")];
+        let words: Vec<_> = ["bowline"].into_iter().chain(typed).map(str::to_owned).collect();
+        let parsed = understood(&words);
+        assert_eq!(parsed.is_ok(), fine, "{mode} {grace}: {parsed:?}");
+    }
+    for (after, fine) in [
+        ("5m", true),
+        ("1h30m", true),
+        ("2d", true),
+        ("''", true),
+        ("0m", false),
+        ("99999999999h", false),
+        ("5", false),
+    ] {
+        let output = chart.helm("template", &[], &format!("controller: {{ fenceNotReadyAfter: {after} }}"));
+        assert_eq!(output.status.success(), fine, "{after}: {}", String::from_utf8_lossy(&output.stderr));
+        let words = ["bowline", "controller", "--pod-name=p", &format!("--fence-not-ready-after={after}")];
+        let words: Vec<_> = words.map(str::to_owned).into();
+        assert!(!fine || after == "''" || understood(&words).is_ok(), "{after}");
+    }
+}
+
+#[test]
+fn a_controller_told_to_delete_at_first_sight_did() {
+    let output = Command::new(BOWLINE)
+        .env_clear()
+        .args(["controller", "--pod-name=p", "--orphans=delete", "--orphan-grace=0s"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("bowline: --orphan-grace cannot be used: 0s would delete volumes"), "{told}");
 }
 
 #[test]
