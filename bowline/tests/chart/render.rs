@@ -58,6 +58,16 @@ pub(crate) const CASES: &[(&str, &str)] = &[
          node: { extraArgs: [--max-volumes=7], nodeSelector: { a: b }, podAnnotations: { example.org/x: text } }",
     ),
     (
+        "IPv6 only",
+        "listenAddress: '::'\nrdsTargets: [{ name: box, address: '[fd00::9]', user: u, secret: s, pool: p, directory: /p, \
+         exports: ['[fd00::9]:4420'], installation: i }]\nnvmeTarget: { enabled: true }",
+    ),
+    (
+        "IPv6 in the pods, and a metrics address of one's own",
+        "listenAddress: '::'\nmetrics: { hostAddress: '::1' }\nnode: { nvme: { enabled: true } }\n\
+         sharedKernel: big\nfileTarget: { enabled: false }\nsharedTargets: [{ name: shared, directory: /srv/s }]",
+    ),
+    (
         "flags that the chart gives, given again",
         "controller: { fenceNotReadyAfter: 5m, extraArgs: [--fence-not-ready-after=1h30m] }\n\
          node: { extraArgs: [--events, --fail-io-after=30s, --shelf=more=/var/lib/bowline/more] }\n\

@@ -3,6 +3,7 @@
 use bowline_api::keys::NODE_ID;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::render::{CASES, Chart, list, pods, text};
 
@@ -227,7 +228,10 @@ fn pods_in_the_network_of_the_host_share_no_port_and_no_policy_pretends_to_guard
             let http = list(container, "/args").iter().filter_map(Value::as_str);
             let http = http.filter_map(|arg| arg.strip_prefix("--http=")?.rsplit_once(':')).next().unwrap();
             let asked = text(container, "/readinessProbe/httpGet/host");
-            assert!(http.0 == "0.0.0.0" && asked.is_empty() || http.0 == asked, "{case}: {http:?} {asked:?}");
+            // The kubelet puts the brackets around it itself.
+            let http = http.0.trim_start_matches('[').trim_end_matches(']');
+            let everywhere = matches!(http, "0.0.0.0" | "::");
+            assert!(everywhere && asked.is_empty() || http == asked, "{case}: {http:?} {asked:?}");
         }
         let policies = documents.iter().filter(|document| document["kind"] == "NetworkPolicy");
         for selector in policies.filter_map(|policy| policy.pointer("/spec/podSelector/matchLabels")) {
@@ -236,6 +240,53 @@ fn pods_in_the_network_of_the_host_share_no_port_and_no_policy_pretends_to_guard
         }
     }
     assert!(seen > 4, "{seen} ports only");
+}
+
+/// What a process of ours is told to listen at, each with its flag.
+fn listeners(pod: &Value) -> Vec<(&str, SocketAddr)> {
+    let ours = list(pod, "/spec/containers").iter().filter(|one| !text(one, "/name").starts_with("csi-"));
+    let args = ours.flat_map(|one| list(one, "/args")).filter_map(Value::as_str);
+    let told = args.filter_map(|arg| arg.split_once('='));
+    let told = told.filter(|(flag, _)| matches!(*flag, "--http" | "--api" | "--listen"));
+    told.map(|(flag, at)| (flag, at.parse().unwrap_or_else(|error| panic!("{flag}={at}: {error}")))).collect()
+}
+
+#[test]
+fn nothing_became_ready_where_pods_have_addresses_of_ipv6_only() {
+    let Some(chart) = Chart::new("IPv6") else { return };
+    let mut seen = BTreeSet::new();
+    for (case, values) in CASES {
+        let wanted: IpAddr =
+            if values.contains("listenAddress: '::'") { [0; 16].into() } else { [0; 4].into() };
+        for (component, pod) in pods(&chart.render(values)) {
+            for (flag, at) in listeners(pod) {
+                let is_only_told = flag == "--http" && pod["spec"]["hostNetwork"] == true;
+                assert!(
+                    at.ip() == wanted || is_only_told && at.ip().is_loopback(),
+                    "{case}: {component}: {flag}={at}"
+                );
+                seen.insert((component.to_owned(), flag.to_owned(), at.is_ipv6()));
+            }
+        }
+    }
+    // controller: two; node: both of the agent; the three other agents: two each.
+    assert_eq!(seen.len(), 2 * (2 + 2 + 3 * 2), "{seen:?}");
+    for (host, at) in [
+        ("::1", "[::1]:8461"),
+        ("fd00:1::a:5", "[fd00:1::a:5]:8461"),
+        ("1:2:3:4:5:6:7:8", "[1:2:3:4:5:6:7:8]:8461"),
+        ("fe80::", "[fe80::]:8461"),
+        ("10.0.0.255", "10.0.0.255:8461"),
+        ("", "0.0.0.0:8461"),
+    ] {
+        let values = format!("node: {{ nvme: {{ enabled: true }} }}\nmetrics: {{ hostAddress: '{host}' }}");
+        let documents = chart.render(&values);
+        let pods = pods(&documents);
+        let (_, pod) = pods.iter().find(|(component, _)| *component == "node").unwrap();
+        let http = listeners(pod).into_iter().find(|(flag, _)| *flag == "--http").unwrap().1;
+        assert_eq!(http, at.parse().unwrap(), "{host}");
+        assert_eq!(text(&list(pod, "/spec/containers")[0], "/livenessProbe/httpGet/host"), host);
+    }
 }
 
 #[test]

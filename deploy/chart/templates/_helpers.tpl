@@ -56,7 +56,7 @@ capabilities:
 {{/* Probes at a port; at an address of the host that is not the pod's, if one is given. */}}
 {{- define "bowline.probes" -}}
 {{- $host := "" }}
-{{- with .host }}{{ if ne . "0.0.0.0" }}{{ $host = printf ", host: %q" . }}{{ end }}{{ end -}}
+{{- with .host }}{{ if not (has . (list "0.0.0.0" "::")) }}{{ $host = printf ", host: %q" . }}{{ end }}{{ end -}}
 livenessProbe:
   httpGet: { path: /healthz, port: {{ .port }}{{ $host }} }
   periodSeconds: 10
@@ -73,9 +73,24 @@ readinessProbe:
 {{- else if eq (toString .Values.node.nvme.enabled) "true" -}}true{{ end }}
 {{- end }}
 
-{{/* Where the node's pod answers probes: in the host's network, everybody who reaches the host could ask. */}}
+{{/* An address in front of a port: one of IPv6 stands in brackets there. */}}
+{{- define "bowline.literal" -}}
+{{- if contains ":" . }}[{{ . }}]{{ else }}{{ . }}{{ end }}
+{{- end }}
+
+{{/* Every address of a pod, in front of a port. */}}
+{{- define "bowline.everywhere" -}}
+{{- include "bowline.literal" .Values.listenAddress }}
+{{- end }}
+
+{{/* Where pods in the host's network answer probes: everybody who reaches the host could ask. */}}
+{{- define "bowline.hostAddress" -}}
+{{- .Values.metrics.hostAddress | default .Values.listenAddress }}
+{{- end }}
+
+{{/* Where the node's pod answers them, in whichever network it is. */}}
 {{- define "bowline.nodeAddress" -}}
-{{- if include "bowline.nvme" . }}{{ .Values.metrics.hostAddress }}{{ else }}0.0.0.0{{ end }}
+{{- if include "bowline.nvme" . }}{{ include "bowline.hostAddress" . }}{{ else }}{{ .Values.listenAddress }}{{ end }}
 {{- end }}
 
 {{/* An agent reads the kernel's loop devices and stops mounted filesystems for a moment: see docs/install.md. */}}
