@@ -107,7 +107,7 @@ fn whoever_waits_is_told_the_same_by_kubectl_and_by_bowline() {
             wish(&cluster, &row(code), volume, node);
         }
         for (code, volume, _) in cause.rows {
-            told_alike(&cluster, cause.name, code, volume);
+            told_alike(&cluster, cause.name, code, volume, &row(code));
         }
         (cause.end)(&cluster);
         for (code, ..) in cause.rows {
@@ -116,6 +116,32 @@ fn whoever_waits_is_told_the_same_by_kubectl_and_by_bowline() {
         }
         eprintln!("{}: {:.1?}", cause.name, begun.elapsed());
     }
+    a_pod_waits(&cluster);
+}
+
+/// The same without anything made by hand: a pod waits for a volume that a person has on the other node, kube-controller-manager asks for it, and what
+/// it is told is told to the pod, too.
+fn a_pod_waits(cluster: &Cluster) {
+    let (begun, lab) = (std::time::Instant::now(), &cluster.lab);
+    cluster.bowline(&["attach", "two", "lab-a", "--reason", "a look at the files"]).unwrap();
+    cluster.claim_of("two", "two");
+    cluster.pod("waits", "lab-b", "two", "echo came > /data/file && sleep 3600");
+    let attachments = ["volumeattachments.storage.k8s.io"];
+    let path = ".items[?(@.spec.source.persistentVolumeName==\"two\")].metadata.name";
+    let asked = || cluster.try_field(&attachments, path).filter(|name| !name.is_empty());
+    let name = lab.wait_for("kube-controller-manager to ask for the volume", PATIENCE, asked);
+    assert!(name.starts_with("csi-"), "{name}: somebody else asks");
+    let told = told_alike(cluster, "a person has it on another node", "HeldElsewhere", "two", &name);
+    assert!(told.contains("lab-a"), "{told}");
+    lab.wait_for("the pod to be told", PATIENCE, || {
+        lab.try_kubectl(&["describe", "pod", "waits"]).ok().filter(|described| described.contains(&told))
+    });
+    cluster.bowline(&["detach", "two", "lab-a"]).unwrap();
+    lab.wait_for_pod("default", "waits", "Running");
+    until_attached(cluster, &name);
+    cluster.delete("pod", "waits");
+    lab.wait_for("its VolumeAttachment to go", PATIENCE, || asked().is_none().then_some(()));
+    eprintln!("a pod waits: {:.1?}", begun.elapsed());
 }
 
 /// The VolumeAttachment that is to be told this.
@@ -160,15 +186,14 @@ fn detach(cluster: &Cluster, name: &str) {
     cluster.delete("volumeattachments.storage.k8s.io", name);
 }
 
-/// Both say why, with this verdict, in the same words.
-fn told_alike(cluster: &Cluster, cause: &str, code: &str, volume: &str) {
+/// Both say of this VolumeAttachment why it waits, with this verdict, in the same words, which are given.
+fn told_alike(cluster: &Cluster, cause: &str, code: &str, volume: &str, name: &str) -> String {
     let lab = &cluster.lab;
     let mut last = (String::new(), String::new());
-    let name = row(code);
     let ours = format!("VolumeAttachment {name} (uid ");
     let look = || {
         let path = ".status.attachError.message";
-        let told = cluster.try_field(&["volumeattachments.storage.k8s.io", &name], path)?;
+        let told = cluster.try_field(&["volumeattachments.storage.k8s.io", name], path)?;
         let why = cluster.bowline(&["why", volume, "-o", "json"]).ok()?;
         let why: Value = serde_json::from_str(&why).ok()?;
         let tickets = why["tickets"].as_array()?.clone();
@@ -181,8 +206,9 @@ fn told_alike(cluster: &Cluster, cause: &str, code: &str, volume: &str) {
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lab.wait_for(code, PATIENCE, look)));
     let told =
         told.unwrap_or_else(|_| panic!("{cause}: kubectl says {:?}, bowline says {:?}", last.0, last.1));
-    let described = lab.kubectl(&["describe", "volumeattachments.storage.k8s.io", &name]);
+    let described = lab.kubectl(&["describe", "volumeattachments.storage.k8s.io", name]);
     assert!(described.contains(&told), "{cause}: {told:?} is not in {described}");
+    told
 }
 
 fn taint(cluster: &Cluster, taint: &str) {
