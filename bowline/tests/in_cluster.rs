@@ -3,13 +3,14 @@
 
 use bowline_cluster::door;
 use bowline_controller::{Catalog, Node};
-use bowline_core::NodeId;
+use bowline_core::{NodeId, VolumeId};
 use bowline_engine::{Clock, SystemClock};
 use bowline_store::MemoryStore;
+use bowline_target::{NewVolume, Progress, Provision};
 use bowline_testkit::SimTarget;
 use bowline_testkit::lab::{Access, ApiLab, PATIENCE, not_run, wait_for};
 use bowline_web::Api;
-use bowline_web::wire::{AdoptedVolume, Adoption, AdoptionState};
+use bowline_web::wire::{AdoptedVolume, Adoption, AdoptionState, Orphans};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -92,6 +93,7 @@ impl bowline_web::Adopt for OneRefused {
 struct World {
     lab: ApiLab,
     runtime: tokio::runtime::Runtime,
+    target: Arc<SimTarget>,
 }
 
 struct Controller {
@@ -116,7 +118,8 @@ impl World {
         assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
         lab.apply_text(PEOPLE);
         lab.apply_text(&String::from_utf8(rendered.stdout).unwrap());
-        Some((Self { lab, runtime: tokio::runtime::Runtime::new().unwrap() }, address))
+        let (runtime, target) = (tokio::runtime::Runtime::new().unwrap(), Arc::new(SimTarget::new("sim")));
+        Some((Self { lab, runtime, target }, address))
     }
 
     /// A controller that listens as one in a pod does, without being one.
@@ -147,7 +150,7 @@ impl World {
         };
         let parts = bowline_controller::Parts {
             store: Arc::new(MemoryStore::default()),
-            targets: vec![Arc::new(SimTarget::new("sim")) as _],
+            targets: vec![Arc::clone(&self.target) as _],
             nodes: ["a", "b"].map(node).to_vec(),
             reports: vec![],
             clock: Arc::new(SystemClock),
@@ -259,16 +262,24 @@ fn everybody_can_do_in_a_cluster_what_their_rights_let_them() {
     assert!(err.contains(r#"kubectl patch bvt sim --type=merge -p '{"spec":{"drain":true}}'"#), "{err}");
 
     rights(&world);
+    changes(&world);
     adoption(&world);
     events_are_followed(&world);
     doctor(&world);
+    orphans(&world);
     ways(&world);
 }
 
 /// What is refused, and what is said about it.
 fn rights(world: &World) {
-    let typed_by_the_curious: [&[&str]; 5] =
-        [&["why", "db"], &["tickets"], &["volume", "list"], &["snapshot", "list"], &["events"]];
+    let typed_by_the_curious: [&[&str]; 6] = [
+        &["why", "db"],
+        &["tickets"],
+        &["volume", "list"],
+        &["snapshot", "list"],
+        &["events"],
+        &["doctor", "--orphans"],
+    ];
     for typed in typed_by_the_curious {
         world.says("vera", 0, typed);
         world.says("hanna", 0, typed);
@@ -297,6 +308,49 @@ fn rights(world: &World) {
     assert!(!out.contains("waiting"), "somebody without the right waits: {out}");
     // Without anything in between, a token for the API server itself is none here.
     world.says("admin", 0, &["volume", "list"]);
+}
+
+/// What is there already is changed and deleted by those who may, and by nobody else: each verb is a right of its own at the API server.
+fn changes(world: &World) {
+    world.says("otto", 0, &["volume", "create", "old", "--size", "1Mi"]);
+    world.says("otto", 0, &["snapshot", "create", "single", "old"]);
+    let (group, _) = world.says("otto", 0, &["-o", "json", "snapshot", "create", "pair", "old", "db"]);
+    let group: serde_json::Value = serde_json::from_str(&group).unwrap();
+    let group = group["id"].as_str().unwrap();
+    let rows: [(&[&str], &str, &str); 5] = [
+        (&["volume", "modify", "old", "--deletion-protection", "on"], "patch", "old"),
+        (&["snapshot", "delete", "single"], "delete", "single is deleted."),
+        (&["snapshot", "delete", "--group", group], "delete", "is deleted."),
+        (&["volume", "modify", "old", "--deletion-protection", "off"], "patch", "old"),
+        (&["volume", "delete", "old"], "delete", "old is deleted."),
+    ];
+    for (typed, verb, done) in rows {
+        let seen = || {
+            let (volume, _) = world.says("vera", 0, &["volume", "show", "old", "-o", "json"]);
+            let (snapshots, _) = world.says("vera", 0, &["snapshot", "list", "-o", "json"]);
+            (volume, snapshots)
+        };
+        let before = seen();
+        let (_, err) = world.says("vera", 1, typed);
+        let lacking = format!("the right to {verb} services/proxy of https:bowline-api:api");
+        assert!(err.contains(&lacking) && err.contains("ClusterRole bowline-operator"), "{typed:?}: {err}");
+        let (_, err) = world.says("hanna", 1, typed);
+        // The API server lets her delete through the Service, and her token may only look; to patch, it does not let her.
+        let told = if verb == "delete" { "the token is of bowline-view" } else { &lacking };
+        assert!(err.contains(told), "{typed:?}: {err}");
+        let (_, err) = world.says("nobody", 1, typed);
+        assert!(err.contains("serviceaccounts/token"), "{typed:?}: {err}");
+        assert_eq!(seen(), before, "{typed:?}: something was changed without the right to do so");
+        let (out, _) = world.says("otto", 0, typed);
+        assert!(out.contains(done), "{typed:?}: {out}");
+        if typed.contains(&"on") {
+            let (_, err) = world.says("otto", 1, &["volume", "delete", "old"]);
+            assert!(err.contains("is protected"), "the right to delete is not all that it takes: {err}");
+        }
+    }
+    world.says("vera", 3, &["volume", "show", "old"]);
+    let (left, _) = world.says("vera", 0, &["snapshot", "list"]);
+    assert!(left.contains("before") && !left.contains("single") && !left.contains("pair"), "{left}");
 }
 
 /// To look is for everybody who may look, to adopt for those who may change something.
@@ -365,6 +419,24 @@ fn doctor(world: &World) {
     assert!(out.contains("what storage agents show to nodes (nvme-1: 1 volume is missing.)"), "{out}");
     let (out, _) = world.says("otto", 1, &["doctor"]);
     assert!(out.contains("you have no right to list targets"), "{out}");
+}
+
+/// What no record knows of is seen by everybody who may look.
+fn orphans(world: &World) {
+    for user in ["vera", "otto"] {
+        let (out, _) = world.says(user, 0, &["doctor", "--orphans"]);
+        assert!(out.contains("Every volume on every target has a record."), "{out}");
+    }
+    let volume = VolumeId::new("left-1").unwrap();
+    let left = NewVolume { volume, name: "left".to_owned(), size: 1 << 20, source: None };
+    world.runtime.block_on(world.target.create(&left, &Progress::default())).unwrap();
+    for user in ["vera", "hanna", "otto"] {
+        let (out, _) = world.says(user, 0, &["doctor", "--orphans"]);
+        assert!(out.contains("left-1 on sim has no record; seen since "), "{user}: {out}");
+        let (out, _) = world.says(user, 0, &["doctor", "--orphans", "-o", "json"]);
+        let found: Orphans = serde_json::from_str(&out).unwrap();
+        assert_eq!((found.orphans.len(), found.orphans[0].ripe), (1, false), "{out}");
+    }
 }
 
 /// Which way is tried, and what is said when it leads nowhere.
