@@ -83,8 +83,15 @@ const CAUSES: &[Cause] = &[
         begin: |cluster| {
             scale_agent(cluster, 0);
             new_leader(cluster);
-            // It waits for the target; the ticket stays.
-            cluster.bowline(&["attach", "two", "lab-a", "--wait", "1s"]).unwrap_err();
+            cluster.lab.wait_for("a person's ticket to wait for the target", PATIENCE, || {
+                let told = cluster.bowline(&["attach", "two", "lab-a", "--wait", "1s"]).unwrap_err();
+                let is_filed = told.contains("the ticket bowline-api-lab-a stays");
+                // Nobody may lead yet.
+                if !is_filed {
+                    eprintln!("not filed: {told}");
+                }
+                is_filed.then_some(())
+            });
         },
         end: |cluster| {
             scale_agent(cluster, 1);
