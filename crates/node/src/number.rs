@@ -10,7 +10,8 @@ use crate::staging::Record;
 use bowline_core::VolumeId;
 use bowline_host::device::refuse_writes;
 use bowline_host::mountinfo::{Mount, MountTable};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 impl ThisNode {
     /// Connects the device of a record's grant, and says what is mounted since. A device that a workload would see as another volume's is taken away
@@ -80,10 +81,14 @@ impl ThisNode {
         record: &Record,
         device: &Device,
     ) -> Option<(PathBuf, Option<VolumeId>)> {
-        // Only nodes of /dev are asked what they are: what else is mounted may be a share that does not answer.
+        // Only nodes of /dev are asked what they are: what else is mounted may be a share that does not answer. Of those, one that is there and has
+        // another name has another number; where a node has hundreds of raw volumes, nearly all do.
         let (dev, _) = table.covering(&device.path)?;
+        let name = device.path.file_name();
         let shows_number = |mount: &&Mount| {
             mount.device == dev.device
+                && (Path::new(&mount.root).file_name() == name
+                    || mount.root.as_bytes().ends_with(b"//deleted"))
                 && !record.published.contains(&mount.at)
                 && node_at(&mount.at) == Some(device.number)
         };
