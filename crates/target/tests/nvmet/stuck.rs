@@ -138,6 +138,10 @@ fn a_new_process_does_not_put_up_again_what_was_cut_off_from_a_stuck_disk() {
     let target = lab.open();
     lab.only_these(&target, &[]);
     lab.kernel.stick(false);
+    // As every few seconds: what the record lets in is shown if it is not.
+    wait_until("what drains to be gone", || lab.kernel.names("subsystems").is_empty().then_some(()));
+    lab.runtime.block_on(target.show_missing());
+    lab.only_these(&target, &[]);
     for from in ["a", "b"] {
         lab.revoke(&target, &revocation("v", from, 2)).unwrap();
     }
