@@ -200,6 +200,9 @@ impl Nvme {
     /// One of them.
     pub fn subsystem(&self, nqn: &str) -> Result<Option<Subsystem>, NvmeError> {
         self.is_ours(nqn)?;
+        if let Some(connected) = self.seen.connected(&self.host.roots.sys, nqn)? {
+            return Ok(Some(connected));
+        }
         // For a moment there can be two: one that only its last user keeps, and the one that was connected since.
         Ok(self.subsystems(|one| one == nqn)?.into_iter().max_by_key(|one| one.controllers.len()))
     }

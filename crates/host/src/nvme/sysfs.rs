@@ -14,13 +14,18 @@
 //! Everything can vanish between two reads; what has vanished is left out.
 
 use crate::device::DeviceNumber;
+use rustix::fs::{Mode, OFlags, RawDir};
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirEntry};
 use std::io;
-use std::os::unix::fs::DirEntryExt;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where every subsystem has an entry.
+const CLASS: &str = "class/nvme-subsystem";
 
 /// A subsystem that this machine knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,11 +131,17 @@ pub struct SysfsError {
     pub error: io::Error,
 }
 
-/// The NQN of every subsystem that was seen, so that a look at one reads nothing of the others: there may be hundreds. It never changes while the
-/// subsystem is there. Whether an entry is still that of the same one is seen from its inode number, which the listing tells: sysfs counts them in
-/// 64 bits and gives none out twice.
+/// The NQN of every subsystem that was seen, by the inode number of its entry, so that a look at one reads nothing of the others: there may be hundreds.
+/// An NQN never changes while the subsystem is there; sysfs counts inode numbers in 64 bits and gives none out twice, and the listing tells them.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<HashMap<OsString, (u64, String)>>);
+pub(super) struct Seen(Mutex<HashMap<u64, Entry>>);
+
+/// The entry of a subsystem in its class.
+#[derive(Clone, Debug)]
+struct Entry {
+    name: OsString,
+    nqn: String,
+}
 
 impl Seen {
     /// The subsystems whose NQN is wanted. Of all others, nothing but the NQN is read, and that once.
@@ -139,17 +150,13 @@ impl Seen {
         sys: &Path,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Vec<Subsystem>, SysfsError> {
-        let listed = entries(&sys.join("class/nvme-subsystem"))?;
-        self.keep(&listed);
+        let class = sys.join(CLASS);
         let mut found = Vec::new();
-        for entry in listed {
-            if self.knows_other(&entry, &wanted) {
-                continue;
-            }
-            // What is wanted is read all the same: it may have gone meanwhile.
-            let directory = entry.path();
+        // What is wanted is read all the same: it may have gone meanwhile.
+        for (inode, name) in self.unknown_or(&class, &wanted)? {
+            let directory = class.join(&name);
             let Some(nqn) = attribute(&directory, "subsysnqn")? else { continue };
-            self.map().insert(entry.file_name(), (entry.ino(), nqn.clone()));
+            self.map().insert(inode, Entry { name, nqn: nqn.clone() });
             if wanted(&nqn) {
                 found.push(subsystem(&directory, nqn)?);
             }
@@ -158,23 +165,69 @@ impl Seen {
         Ok(found)
     }
 
-    /// Whether an entry is known as that of a subsystem that is not wanted.
-    fn knows_other(&self, entry: &DirEntry, wanted: impl Fn(&str) -> bool) -> bool {
-        let map = self.map();
-        map.get(&entry.file_name()).is_some_and(|(inode, nqn)| *inode == entry.ino() && !wanted(nqn))
-    }
-
-    /// Forgets what is not there any more.
-    fn keep(&self, listed: &[DirEntry]) {
-        let mut map = self.map();
-        if map.len() > listed.len() {
-            let names: HashSet<_> = listed.iter().map(DirEntry::file_name).collect();
-            map.retain(|name, _| names.contains(name));
+    /// The subsystem of that NQN, where it was last time, if it is still there and connected. Lists nothing.
+    pub(super) fn connected(&self, sys: &Path, nqn: &str) -> Result<Option<Subsystem>, SysfsError> {
+        let names: Vec<_> = {
+            let map = self.map();
+            map.values().filter(|entry| entry.nqn == nqn).map(|entry| entry.name.clone()).collect()
+        };
+        for name in names {
+            let directory = sys.join(CLASS).join(name);
+            if attribute(&directory, "subsysnqn")?.as_deref() == Some(nqn) {
+                let found = subsystem(&directory, nqn.to_owned())?;
+                if !found.controllers.is_empty() {
+                    return Ok(Some(found));
+                }
+            }
         }
+        Ok(None)
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<OsString, (u64, String)>> {
+    /// The entries that are not known as those of subsystems that are not wanted. Forgets those that are not there any more.
+    fn unknown_or(
+        &self,
+        class: &Path,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<(u64, OsString)>, SysfsError> {
+        let mut there = HashSet::new();
+        let mut left = Vec::new();
+        each(class, |inode, name| {
+            there.insert(inode);
+            if self.map().get(&inode).is_none_or(|entry| wanted(&entry.nqn)) {
+                left.push((inode, name.to_owned()));
+            }
+        })?;
+        let mut map = self.map();
+        if map.len() > there.len() {
+            map.retain(|inode, _| there.contains(inode));
+        }
+        Ok(left)
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells number and name of every entry of a directory; of one that is not there, none.
+fn each(directory: &Path, mut tell: impl FnMut(u64, &OsStr)) -> Result<(), SysfsError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut list = || -> io::Result<()> {
+        let opened = rustix::fs::open(directory, flags, Mode::empty())?;
+        let mut buffer = [MaybeUninit::uninit(); 8192];
+        let mut entries = RawDir::new(opened, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                tell(entry.ino(), OsStr::from_bytes(name));
+            }
+        }
+        Ok(())
+    };
+    match list() {
+        Err(error) if !is_gone(&error) => Err(SysfsError { path: directory.to_owned(), error }),
+        _ => Ok(()),
     }
 }
 
