@@ -12,7 +12,7 @@ use crate::command::no_starts;
 use crate::device::{BlockDevice, DeviceError, DeviceNumber, Open};
 use crate::host::Host;
 use crate::ioctl;
-use crate::mountinfo::{Mount, MountInfoError};
+use crate::mountinfo::{Mount, MountInfoError, MountTable};
 use crate::options::{self, MountOptions};
 use crate::path::{Kind, Place, PlaceError};
 use bowline_failpoint::pass;
@@ -111,7 +111,7 @@ impl Host {
     /// Mounts the filesystem of a device on a directory.
     pub fn mount(&self, device: &Path, place: &Place, options: &MountOptions) -> Result<Change, MountError> {
         let number = BlockDevice::open(device, Open::Read)?.number;
-        let table = self.mounts()?;
+        let table = self.mounts_at(place)?;
         if let Some(top) = table.top(place.path()) {
             let same = self.is_mount_of(top, number) && top.fs_type == options.fs.name() && top.root == "/";
             let wanted = || format!("{} {} ({number})", options.fs, device.display());
@@ -134,7 +134,7 @@ impl Host {
 
     /// Makes a directory, usually where a volume is mounted, visible at a second place.
     pub fn bind(&self, source: &Place, target: &Place, read_only: bool) -> Result<Change, MountError> {
-        let table = self.mounts()?;
+        let table = self.mounts_at(target)?;
         let tree = source.handle()?;
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         if let Some(top) = table.top(target.path()) {
@@ -170,7 +170,7 @@ impl Host {
         }
         // Not `nodev`: that would keep everybody from opening the very device this mount is for.
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let table = self.mounts()?;
+        let table = self.mounts_at(target)?;
         if let Some(top) = table.top(target.path()) {
             let found = device_at(target)?;
             let wanted = || format!("the device {} ({})", device.display(), open.number);
@@ -190,6 +190,11 @@ impl Host {
         let change = attach(&copy, target)?;
         pass("host.bind-device.after");
         Ok(change)
+    }
+
+    /// What is mounted on the machine, if anything is at this place; otherwise nothing. There may be hundreds of mounts, and for most calls none is here.
+    fn mounts_at(&self, place: &Place) -> Result<MountTable, MountInfoError> {
+        if place.may_be_mount_point() { self.mounts() } else { Ok(MountTable::default()) }
     }
 
     /// Unmounts every layer at a place. Nothing mounted there is fine.
@@ -370,7 +375,6 @@ mod tests {
     use super::*;
     use crate::command::Programs;
     use crate::host::Roots;
-    use crate::mountinfo::MountTable;
     use std::fs;
 
     #[test]

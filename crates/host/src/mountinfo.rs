@@ -24,7 +24,7 @@ pub struct Mount {
     /// Where.
     pub at: PathBuf,
     /// Options of this mount alone: `ro`, `nosuid`, ….
-    pub options: Vec<OsString>,
+    pub options: Options,
     /// Propagation tags, in the kernel's order.
     pub tags: Vec<Propagation>,
     /// The type of the filesystem.
@@ -32,7 +32,19 @@ pub struct Mount {
     /// What was mounted, as whoever mounted it called it; may be empty.
     pub source: OsString,
     /// Options of the filesystem, shared by all its mounts.
-    pub super_options: Vec<OsString>,
+    pub super_options: Options,
+}
+
+/// Options as the kernel shows them, between commas, with their escapes: filesystems write them, each in its own way. Taken apart when somebody asks,
+/// because a table has hundreds of lines, and of most of them nobody does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options(OsString);
+
+impl Options {
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &OsStr> {
+        self.0.as_bytes().split(|byte| *byte == b',').map(OsStr::from_bytes)
+    }
 }
 
 /// An optional field: how mounts and unmounts here are told to other mounts.
@@ -200,7 +212,7 @@ fn parse_line(line: &[u8]) -> Result<Mount, Fault> {
     let device = device.ok_or(Fault::Unreadable("the device number"))?;
     let root = unescape(next("the root")?).ok_or(Fault::Escape("the root"))?;
     let at = PathBuf::from(unescape(next("the mount point")?).ok_or(Fault::Escape("the mount point"))?);
-    let options = words(next("the options")?);
+    let options = options_of(next("the options")?);
     let mut tags = Vec::new();
     loop {
         match next("the separator")? {
@@ -210,7 +222,7 @@ fn parse_line(line: &[u8]) -> Result<Mount, Fault> {
     }
     let fs_type = unescape(next("the filesystem type")?).ok_or(Fault::Escape("the filesystem type"))?;
     let source = unescape(next("the source")?).ok_or(Fault::Escape("the source"))?;
-    let super_options = words(next("the filesystem's options")?);
+    let super_options = options_of(next("the filesystem's options")?);
     if fields.next().is_some() {
         return Err(Fault::TooLong);
     }
@@ -221,9 +233,8 @@ fn number(field: &[u8]) -> Option<u64> {
     if field.iter().all(u8::is_ascii_digit) { std::str::from_utf8(field).ok()?.parse().ok() } else { None }
 }
 
-/// Options keep their escapes: filesystems write them, each in its own way.
-fn words(field: &[u8]) -> Vec<OsString> {
-    field.split(|byte| *byte == b',').map(|word| OsStr::from_bytes(word).to_owned()).collect()
+fn options_of(field: &[u8]) -> Options {
+    Options(OsStr::from_bytes(field).to_owned())
 }
 
 fn tag(field: &[u8]) -> Result<Propagation, Fault> {

@@ -17,7 +17,7 @@ fn device(text: &str) -> DeviceNumber {
 }
 
 fn render(mount: &Mount) -> Vec<u8> {
-    let words = |words: &[OsString]| words.join(OsStr::new(",")).into_vec();
+    let words = |options: &Options| options.iter().collect::<Vec<_>>().join(OsStr::new(",")).into_vec();
     let tags: String = mount.tags.iter().map(|tag| format!("{} ", render_tag(tag))).collect();
     let Mount { id, parent, device, .. } = mount;
     let mut line =
@@ -131,8 +131,8 @@ fn name() -> impl Strategy<Value = OsString> {
         .prop_map(OsString::from_vec)
 }
 
-fn words_of() -> impl Strategy<Value = Vec<OsString>> {
-    prop::collection::vec("[a-z=0-9/.]{1,8}".prop_map(OsString::from), 1..4)
+fn some_options() -> impl Strategy<Value = Options> {
+    prop::collection::vec("[a-z=0-9/.]{1,8}", 1..4).prop_map(|words| Options(words.join(",").into()))
 }
 
 fn tag_of() -> impl Strategy<Value = Propagation> {
@@ -150,7 +150,7 @@ prop_compose! {
         (id, parent, major, minor) in any::<(u64, u64, u32, u32)>(),
         (root, at, source) in (name(), name(), name()),
         fs_type in "[a-z.]{1,8}",
-        (options, super_options) in (words_of(), words_of()),
+        (options, super_options) in (some_options(), some_options()),
         tags in prop::collection::vec(tag_of(), 0..4),
     ) -> Mount {
         let (device, fs_type) = (DeviceNumber { major, minor }, fs_type.into());

@@ -4,8 +4,9 @@
 //! its user's, and a setuid program or a device node in it would be theirs on the node as well.
 
 use crate::format::FsType;
-use crate::mountinfo::Mount;
+use crate::mountinfo::{Mount, Options};
 use rustix::mount::MountAttrFlags;
+use std::ffi::OsStr;
 use std::fmt;
 
 /// Why an option is not taken.
@@ -211,10 +212,10 @@ pub(crate) fn inherited(
 }
 
 /// The options among mountinfo's that [`shown`] would name.
-pub(crate) fn comparable(options: &[std::ffi::OsString]) -> Vec<&str> {
+pub(crate) fn comparable(options: &Options) -> Vec<&str> {
     let named =
         |option: &&str| matches!(*option, "ro" | "rw") || SHOWN.iter().any(|(_, name)| name == option);
-    options.iter().filter_map(|option| option.to_str()).filter(named).collect()
+    options.iter().filter_map(OsStr::to_str).filter(named).collect()
 }
 
 #[cfg(test)]

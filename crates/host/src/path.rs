@@ -7,7 +7,10 @@
 
 use bowline_failpoint::pass;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, mkdirat, openat2, statat,
+    statx, unlinkat,
+};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::File;
@@ -265,6 +268,18 @@ impl Place {
             FileType::BlockDevice => Kind::BlockDevice,
             FileType::Fifo | FileType::Socket | FileType::CharacterDevice | FileType::Unknown => Kind::Other,
         })
+    }
+
+    /// Whether something is mounted at this very place. Where that cannot be told, it may be (before Linux 5.8, or where the filesystem does not answer).
+    pub(crate) fn may_be_mount_point(&self) -> bool {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        match statx(&self.parent, &self.name, flags, StatxFlags::empty()) {
+            Ok(stat) if stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
+                stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+            }
+            Ok(_) => true,
+            Err(errno) => errno != Errno::NOENT,
+        }
     }
 
     /// Whether it is a directory, found out without asking its filesystem anything.

@@ -162,13 +162,12 @@ impl ThisNode {
                 "epoch {newer} of volume {volume} is known here already; the grant at epoch {epoch} is out of date"
             )));
         }
-        let mut table = self.host.mounts()?;
         if let Some(earlier) = earlier.filter(|earlier| earlier.epoch < *epoch) {
+            let table = self.host.mounts()?;
             let mut seen = self.published(&table, earlier, None);
             let top = table.top(&earlier.path).filter(|top| crate::seen::is_content(top, earlier));
             if top.is_some() && seen.is_empty() && earlier.published.is_empty() {
                 self.clear_unused(wish, earlier)?;
-                table = self.host.mounts()?;
             } else {
                 seen.extend(top.map(|top| top.at.clone()));
             }
@@ -184,6 +183,7 @@ impl ThisNode {
                 )));
             }
             if device.epoch < *epoch {
+                let table = self.host.mounts()?;
                 let shown: Vec<_> = table
                     .iter()
                     .filter(|mount| self.shows(mount, &device))
