@@ -105,17 +105,7 @@ impl Attacher {
         // Before the ledgers are read: what changes meanwhile is heard afterwards.
         let changes = inner.catalog.engine().changes();
         inner.read_ledgers().await?;
-        let (listed, mut all) = tokio::sync::watch::channel(false);
-        let weak = Arc::downgrade(&inner);
-        let watching = follow(inner.api.clone(), move |change| {
-            let Some(inner) = weak.upgrade() else { return false };
-            inner.hear(change, &listed);
-            true
-        });
-        tokio::spawn(watching);
-        // The sender lives in a task that never ends.
-        let _ = all.wait_for(|listed| *listed).await;
-        tokio::spawn(hear_engine(Arc::downgrade(&inner), changes));
+        // Before anything is looked at: what it waits for may come while the others are begun.
         let weak = Arc::downgrade(&inner);
         pvs.on_change(move |pv| {
             if let Some(inner) = weak.upgrade() {
@@ -128,6 +118,17 @@ impl Attacher {
                 inner.wake(&Need::Node(node.to_owned()));
             }
         });
+        let (listed, mut all) = tokio::sync::watch::channel(false);
+        let weak = Arc::downgrade(&inner);
+        let watching = follow(inner.api.clone(), move |change| {
+            let Some(inner) = weak.upgrade() else { return false };
+            inner.hear(change, &listed);
+            true
+        });
+        tokio::spawn(watching);
+        // The sender lives in a task that never ends.
+        let _ = all.wait_for(|listed| *listed).await;
+        tokio::spawn(hear_engine(Arc::downgrade(&inner), changes));
         Ok(Self { inner })
     }
 

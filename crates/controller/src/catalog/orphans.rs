@@ -177,26 +177,24 @@ impl Inner {
         Ok(Found { orphans, known, silent })
     }
 
-    /// Whether nobody knows it and nobody counts on it. Not what was listed, which may be a moment old: an adoption may have made a record since. And
-    /// whoever has a ledger may have somebody in it.
+    /// Whether nobody counts on it and nobody knows it. Not what was listed, which may be a moment old: an adoption may have made a record since. And
+    /// whoever has a ledger may have somebody in it. The records are asked last, because a claim may take long to look for.
     async fn is_nobodys(&self, record: &dyn OrphanRecord, orphan: &Orphan) -> bool {
         let Orphan { target, volume, .. } = orphan;
-        let unrecorded = matches!(self.volume(volume).await, Err(failure) if failure.why == Why::Unknown);
-        let ledger = self.shelf.store.get(&Key::ledger(volume)).await;
-        if !unrecorded || !matches!(ledger, Ok(None)) {
-            return false;
-        }
         match record.claimed(volume).await {
-            Ok(None) => true,
+            Ok(None) => {}
             Ok(Some(who)) => {
                 tracing::warn!(%target, %volume, who, "an orphan was not deleted: somebody counts on it");
-                false
+                return false;
             }
             Err(error) => {
                 tracing::warn!(%target, %volume, error, "an orphan was not deleted: it is not known who counts on it");
-                false
+                return false;
             }
         }
+        let unrecorded = matches!(self.volume(volume).await, Err(failure) if failure.why == Why::Unknown);
+        let ledger = self.shelf.store.get(&Key::ledger(volume)).await;
+        unrecorded && matches!(ledger, Ok(None))
     }
 
     async fn delete_orphan(&self, orphan: &Orphan) -> bool {
