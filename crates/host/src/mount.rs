@@ -210,10 +210,11 @@ impl Host {
             pass("host.unmount.before");
             // Through the parent's descriptor: one on the place itself would pin the mount.
             let unmount = || unmount(place.through_parent(), flags);
-            // A file that was just closed may be open a moment longer.
+            // A file that was just closed may be open a moment longer, in a program that is being started. That is waited for, and no more: the last
+            // unmount writes back what is dirty, for as long as a dead disk likes, and no program could be started meanwhile.
             let done = match unmount() {
                 Err(Errno::BUSY) => {
-                    let _nobody_has_copies = no_starts();
+                    drop(no_starts());
                     unmount()
                 }
                 other => other,
