@@ -60,6 +60,8 @@ pub(crate) struct Entry {
     /// `None` if it does not show.
     seen: Option<Seen>,
     pub(crate) filed: Option<Filed>,
+    /// The Node under which it is noted as one without a ticket.
+    unfiled_on: Option<String>,
     pub(crate) standing: Option<Standing>,
     /// What the engine has told of it since somebody began to look.
     pub(crate) heard: Option<Option<Standing>>,
@@ -107,8 +109,8 @@ pub(crate) struct Book {
     /// Nearly always one, and never many.
     by_volume: HashMap<VolumeId, Vec<String>>,
     waiting: HashMap<Need, BTreeSet<String>>,
-    /// Objects that have no ticket as far as is known.
-    unfiled: BTreeSet<String>,
+    /// Objects that have no ticket as far as is known, by Node: there may be thousands, and few on one.
+    unfiled: HashMap<String, BTreeSet<String>>,
     /// Tickets that CSI calls have filed, and those that were withdrawn and whose nodes are not proven out: they belong to the VolumeAttachment of the
     /// same name, if there is one.
     strays: HashMap<String, Filed>,
@@ -158,6 +160,8 @@ impl Book {
             }
             if !same || (is_going(&object) && !known.going) {
                 entry.overtaken.notify_one();
+                // The answer to a write may be the first to tell it, and what the watch tells then is no news.
+                entry.dirty = true;
             }
         }
         entry.seen = Seen::new(&object);
@@ -180,10 +184,21 @@ impl Book {
     }
 
     fn note_unfiled(&mut self, name: &str) {
-        if self.entries.get(name).is_some_and(|entry| entry.seen.is_some() && entry.filed.is_none()) {
-            self.unfiled.insert(name.to_owned());
-        } else {
-            self.unfiled.remove(name);
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let node = entry.seen.as_ref().filter(|_| entry.filed.is_none()).map(|seen| seen.node.to_string());
+        if entry.unfiled_on == node {
+            return;
+        }
+        if let Some(before) = std::mem::replace(&mut entry.unfiled_on, node.clone())
+            && let Some(names) = self.unfiled.get_mut(&before)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.unfiled.remove(&before);
+            }
+        }
+        if let Some(node) = node {
+            self.unfiled.entry(node).or_default().insert(name.to_owned());
         }
     }
 
@@ -225,7 +240,8 @@ impl Book {
     /// Objects on a Node that are not going and of which nobody knows yet what becomes of them: after a start, one of them may have asked for a
     /// ticket that another one's name is on.
     pub(crate) fn unanswered(&self, name: &str, volume: &VolumeId, node: &str) -> Vec<Arc<VolumeAttachment>> {
-        let others = self.by_volume.get(volume).into_iter().flatten().chain(&self.unfiled);
+        let unfiled = self.unfiled.get(node).into_iter().flatten();
+        let others = self.by_volume.get(volume).into_iter().flatten().chain(unfiled);
         let open = |other: &String| {
             let entry = self.entries.get(other)?;
             // One that was refused for good may wait for just that ticket to go.
@@ -297,6 +313,53 @@ mod tests {
 
     fn standing(reason: &'static str) -> Option<Standing> {
         Some(Standing { reason, epoch: None, detail: None })
+    }
+
+    #[test]
+    fn a_deletion_that_the_answer_to_a_write_told_first_was_news_to_nobody() {
+        let object = |version: &str, going: bool| -> VolumeAttachment {
+            let gone = going.then_some("2026-01-01T10:00:00Z");
+            serde_json::from_value(serde_json::json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+                "metadata": {"name": "va", "uid": "u", "resourceVersion": version, "deletionTimestamp": gone},
+                "spec": {"attacher": "bowline.storage", "nodeName": "n", "source": {"persistentVolumeName": "p"}}}))
+            .unwrap()
+        };
+        let mut book = Book::default();
+        assert!(book.see("va", object("1", false)));
+        let entry = book.get_mut("va").unwrap();
+        (entry.busy, entry.dirty) = (true, false);
+        book.see_answer("va", object("3", true));
+        assert!(!book.see("va", object("2", true)), "the watch tells nothing new");
+        assert!(book.get_mut("va").unwrap().dirty, "or nobody would look again");
+    }
+
+    #[test]
+    fn only_what_has_no_ticket_on_the_same_node_is_looked_at() {
+        let object = |name: &str, node: &str| -> VolumeAttachment {
+            serde_json::from_value(serde_json::json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+                "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+                "spec": {"attacher": "bowline.storage", "nodeName": node, "source": {"persistentVolumeName": "p"}}}))
+            .unwrap()
+        };
+        let volume = VolumeId::new("v").unwrap();
+        let mut book = Book::default();
+        for (name, node) in [("a", "n"), ("b", "n"), ("c", "other")] {
+            book.see(name, object(name, node));
+        }
+        let found = |book: &Book| -> Vec<String> {
+            let all = book.unanswered("a", &volume, "n");
+            all.iter().map(|one| one.metadata.name.clone().unwrap()).collect()
+        };
+        assert_eq!(found(&book), ["b"]);
+        let ticket = TicketId::new("t").unwrap();
+        let (other, node) = (VolumeId::new("w").unwrap(), NodeId::new("n").unwrap());
+        book.file("b", Filed { uid: None, volume: other, node, ticket, generation: 1 });
+        assert_eq!(found(&book), [""; 0]);
+        book.unfile("b");
+        assert_eq!(found(&book), ["b"]);
+        book.unsee("b");
+        assert_eq!(found(&book), [""; 0]);
+        assert_eq!(book.unfiled.len(), 2);
     }
 
     #[test]

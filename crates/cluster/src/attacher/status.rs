@@ -83,7 +83,7 @@ pub(crate) fn detached(object: &VolumeAttachment) -> Option<Value> {
     Some(of_status(object, &new))
 }
 
-/// A patch of the status: not attached, and why. Where that is not known for sure (`known` is false), what `attached` says stays.
+/// A patch of the status: not attached, and why. Where that is not known for sure (`known` is false), what `attached` says stays, whatever it says by now.
 pub(crate) fn not_attached(
     object: &VolumeAttachment,
     why: &str,
@@ -95,20 +95,22 @@ pub(crate) fn not_attached(
     if status.attached == attached && message(status.attach_error.as_ref()) == Some(why) {
         return None;
     }
-    let mut new = json!({"attached": attached, "attachError": error(why, now)});
-    if !attached {
+    let mut new = json!({"attachError": error(why, now)});
+    if known {
+        new["attached"] = false.into();
         new["attachmentMetadata"] = Value::Null;
     }
     Some(of_status(object, &new))
 }
 
-/// A patch of the status: it is still there, and why. What `attached` says stays, since nothing is proven.
+/// A patch of the status: it is still there, and why. What `attached` says stays, since nothing is proven; it is not named, because this object may be
+/// older than what it says by now.
 pub(crate) fn not_detached(object: &VolumeAttachment, why: &str, now: jiff::Timestamp) -> Option<Value> {
     let status = object.status.clone().unwrap_or_default();
     if message(status.detach_error.as_ref()) == Some(why) {
         return None;
     }
-    Some(of_status(object, &json!({"attached": status.attached, "detachError": error(why, now)})))
+    Some(of_status(object, &json!({"detachError": error(why, now)})))
 }
 
 fn of_status(object: &VolumeAttachment, status: &Value) -> Value {
@@ -166,11 +168,16 @@ mod tests {
         let status = |known| not_attached(&there, "why", known, now).unwrap()["status"].clone();
         assert_eq!(
             (status(true)["attached"].clone(), status(false)["attached"].clone()),
-            (json!(false), json!(true))
+            (json!(false), Value::Null),
+            "what it says by now stays"
         );
         let told = object(&json!({"status": {"attached": true, "detachError": {"message": "why"}}}));
         assert_eq!(not_detached(&told, "why", now), None);
-        assert_eq!(not_detached(&told, "x", now).unwrap()["status"]["attached"], true, "nothing is proven");
+        assert_eq!(
+            not_detached(&told, "x", now).unwrap()["status"]["attached"],
+            Value::Null,
+            "nothing is proven"
+        );
     }
 
     #[test]
