@@ -265,6 +265,12 @@ impl Inner {
             let one = seen.entry(name.to_owned()).or_default();
             let news = one.hear_gone(told);
             let Some(id) = one.id.clone().filter(|_| news) else { return };
+            let has =
+                |two: &Seen| two.is_present() && two.driver.as_ref().is_some_and(|(theirs, _)| *theirs == id);
+            if let Some((other, _)) = seen.iter().find(|(other, two)| *other != name && has(two)) {
+                tracing::info!(node = name, %id, other, "the node was removed from the cluster, and another one is what the driver calls so by now");
+                return;
+            }
             tracing::warn!(
                 node = name,
                 "the node was removed from the cluster; what it has is taken from it"

@@ -124,8 +124,18 @@ impl Inner {
                     page.listings.into_iter().find(|one| ticket_id(&one.volume, &node).as_str() == name);
                 if let Some(listing) = found {
                     let id = node_id(object).and_then(|id| NodeId::new(id).ok());
-                    let id = id.or_else(|| self.nodes.id_of(&object.spec.node_name)).unwrap_or(node);
-                    return Ok(Named::As(listing.volume, id));
+                    let id = id.or_else(|| self.nodes.id_of(&object.spec.node_name));
+                    // The driver may call it otherwise; that it is out under a name that nobody has would prove nothing.
+                    let id = id.or_else(|| {
+                        listing.exports.values().any(|export| export.node == node).then(|| node.clone())
+                    });
+                    let unknown = || {
+                        format!(
+                            "it is volume {}, and what the driver calls {node} is not known",
+                            listing.volume
+                        )
+                    };
+                    return Ok(Named::As(listing.volume.clone(), id.ok_or_else(unknown)?));
                 }
                 after = page.next;
                 if after.is_none() {

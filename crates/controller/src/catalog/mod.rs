@@ -114,6 +114,8 @@ pub(crate) struct Inner {
     pub(crate) targets: Mutex<BTreeMap<TargetId, Arc<dyn Provision>>>,
     /// Targets where nothing new is made.
     pub(crate) draining: Mutex<BTreeSet<TargetId>>,
+    /// Targets that somebody asked to forget, while it is looked for what is on them.
+    pub(crate) leaving: Mutex<BTreeSet<TargetId>>,
     /// What is wrong with volumes, as their targets said last.
     pub(crate) faults: Mutex<BTreeMap<VolumeId, String>>,
     pub(crate) nodes: Mutex<BTreeMap<NodeId, Node>>,

@@ -61,6 +61,7 @@ pub(crate) async fn open(parts: Parts) -> Result<Arc<Inner>, OpenError> {
         engine,
         targets: Mutex::new(targets.into_iter().map(|target| (target.id().clone(), target)).collect()),
         draining: Mutex::default(),
+        leaving: Mutex::default(),
         faults: Mutex::default(),
         nodes: Mutex::new(stored.nodes),
         clock,

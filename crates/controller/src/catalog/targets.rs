@@ -20,6 +20,25 @@ pub struct KnownTarget {
     pub is_draining: bool,
 }
 
+/// A target that may be forgotten, until this is dropped.
+struct Leaving<'a> {
+    inner: &'a Inner,
+    target: &'a TargetId,
+}
+
+impl<'a> Leaving<'a> {
+    fn new(inner: &'a Inner, target: &'a TargetId) -> Self {
+        lock(&inner.leaving).insert(target.clone());
+        Self { inner, target }
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        lock(&self.inner.leaving).remove(self.target);
+    }
+}
+
 impl Catalog {
     /// Connects a target, or connects it anew. New volumes may be made there at once; those that are there get nobody new
     /// until it was asked whom it lets in, which is tried again by itself if it fails now.
@@ -43,15 +62,13 @@ impl Catalog {
 
     /// Forgets a target, whether it is connected or not. Refused while a volume or a snapshot is there.
     pub async fn remove_target(&self, target: &TargetId) -> Result<(), TargetError> {
-        // Nothing new is made there while it is looked for what is.
-        let connected = lock(&self.inner.targets).remove(target);
+        // Nothing new is made there while it is looked for what is. It is among the others all the same: whoever has to ask all of them before somebody
+        // is called detached must ask this one, too.
+        let _leaving = Leaving::new(&self.inner, target);
         let checked = self.inner.nothing_is_on(target).await;
-        match (&checked, connected) {
-            (Ok(()), _) => self.inner.metrics.no_room(target),
-            (Err(_), Some(connected)) => {
-                lock(&self.inner.targets).entry(target.clone()).or_insert(connected);
-            }
-            (Err(_), None) => {}
+        if checked.is_ok() {
+            lock(&self.inner.targets).remove(target);
+            self.inner.metrics.no_room(target);
         }
         checked
     }
@@ -76,8 +93,9 @@ impl Catalog {
         for target in self.inner.engine.unconnected() {
             kinds.entry(target).or_default();
         }
-        let draining = lock(&self.inner.draining);
-        let known = |(id, kind): (TargetId, _)| KnownTarget { is_draining: draining.contains(&id), id, kind };
+        let (draining, leaving) = (lock(&self.inner.draining), lock(&self.inner.leaving));
+        let is_closed = |id: &TargetId| draining.contains(id) || leaving.contains(id);
+        let known = |(id, kind): (TargetId, _)| KnownTarget { is_draining: is_closed(&id), id, kind };
         kinds.into_iter().map(known).collect()
     }
 
@@ -107,8 +125,9 @@ impl Inner {
 
     /// Those where something new may be made.
     pub(crate) fn open_to_new(&self, targets: Vec<Arc<dyn Provision>>) -> Vec<Arc<dyn Provision>> {
-        let draining = lock(&self.draining);
-        targets.into_iter().filter(|target| !draining.contains(target.id())).collect()
+        let (draining, leaving) = (lock(&self.draining), lock(&self.leaving));
+        let is_open = |id: &TargetId| !draining.contains(id) && !leaving.contains(id);
+        targets.into_iter().filter(|target| is_open(target.id())).collect()
     }
 
     async fn nothing_is_on(&self, target: &TargetId) -> Result<(), TargetError> {

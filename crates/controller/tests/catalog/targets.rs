@@ -2,14 +2,16 @@
 
 use bowline_controller::csi::ControllerService;
 use bowline_controller::{Catalog, NewVolume, Source, TargetError};
-use bowline_core::TargetId;
+use bowline_core::{TargetId, VolumeId};
 use bowline_csi::wire;
 use bowline_csi::wire::controller_server::Controller;
 use bowline_engine::{Patience, Submitted};
+use bowline_store::Key;
 use bowline_target::Provision;
-use bowline_testkit::{SimTarget, csi, node};
+use bowline_testkit::{Fate, FaultyStore, Luck, SimTarget, csi, node};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tonic::{Code, Request, Status};
 
 use crate::csi::{BYTES, new};
@@ -248,7 +250,7 @@ async fn a_volume_whose_target_is_away_is_unavailable_and_never_unknown() {
     catalog.close().await;
     let catalog = on(&world, &[&a]).await;
     assert_eq!(catalog.volume(&volume.id).await.unwrap(), volume);
-    let early = catalog.attach(&volume.id, csi("a"), Patience::Wait, std::time::Duration::from_secs(9)).await;
+    let early = catalog.attach(&volume.id, csi("a"), Patience::Wait, Duration::from_secs(9)).await;
     let early = early.unwrap();
     assert!(
         matches!(&early, Submitted::StillWorking { verdict: Some(verdict), .. } if verdict.reason() == "TargetNotCompared"),
@@ -284,6 +286,31 @@ async fn a_target_is_not_removed_while_a_volume_or_a_snapshot_is_there() {
     assert_eq!(create(&catalog, "w").await.target, id("a"));
     catalog.remove_target(&id("a")).await.unwrap_err();
     assert_eq!(catalog.targets().len(), 1, "it stays");
+}
+
+/// Whoever has to ask every target before a node is called detached went by the others.
+#[tokio::test(start_paused = true)]
+async fn a_target_was_not_asked_while_it_was_looked_for_what_is_on_it() {
+    let (a, b) = (target("a", "ha", 50 * GIB), target("b", "hb", 90 * GIB));
+    let begin = async |fate: Fate| {
+        let (fate, mut world) = (Arc::new(fate), World::new());
+        world.store = Arc::new(FaultyStore::new(Arc::clone(&world.store), Arc::clone(&fate)));
+        let catalog = on(&world, &[&a, &b]).await;
+        (fate, world, catalog)
+    };
+    let (calm, _, _) = begin(Fate::calm()).await;
+    let (fate, world, catalog) = begin(Fate::at(calm.count(), Luck::DiesBefore)).await;
+    let (key, b_is) = (Key::ledger(&VolumeId::new("any").unwrap()), id("b"));
+    let moment = Duration::from_secs(1);
+    tokio::time::timeout(moment, world.store.get(&key)).await.unwrap_err();
+    assert!(fate.is_dead(), "from now on the store does not answer");
+    let mut removal = Box::pin(catalog.remove_target(&b_is));
+    tokio::time::timeout(moment, &mut removal).await.unwrap_err();
+    assert_eq!(catalog.targets().len(), 2);
+    let open = |catalog: &Catalog| catalog.known_targets().into_iter().filter(|one| !one.is_draining).count();
+    assert_eq!(open(&catalog), 1, "nothing new is made there");
+    drop(removal);
+    assert_eq!(open(&catalog), 2, "whoever gave up leaves it as it was");
 }
 
 #[tokio::test(start_paused = true)]
