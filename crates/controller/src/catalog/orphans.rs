@@ -135,14 +135,16 @@ impl Inner {
         let mut orphans = ripened(first_seen, now, rules.grace);
         self.metrics.orphans.set(i64::try_from(orphans.len()).unwrap_or(i64::MAX));
         let mut left = if rules.delete { rules.at_most } else { 0 };
+        // One that its target does not delete does not use up the place of another; but so many are not asked for in vain.
+        let mut vain = left;
         for orphan in orphans.iter_mut().filter(|orphan| orphan.ripe && !silent.contains(&orphan.target)) {
-            if left == 0 {
+            if left == 0 || vain == 0 {
                 break;
             }
             // Those that stay do not hold up the others.
             if self.is_nobodys(record, orphan).await {
                 orphan.deleted = self.delete_orphan(orphan).await;
-                left -= 1;
+                *(if orphan.deleted { &mut left } else { &mut vain }) -= 1;
             }
         }
         *lock(&self.orphans) = Some(orphans.iter().filter(|orphan| !orphan.deleted).cloned().collect());
