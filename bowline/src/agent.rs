@@ -350,17 +350,24 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
         }
         std::future::pending::<()>().await;
     };
+    let mut done = Ok(());
     let ending = async {
+        let machine = || Ok(bowline_host::interface::addresses()?);
         tokio::select! {
             () = until(stop) => {}
             () = showing => {}
+            () = nvme::until_there_are_more(&config.nvme, lacking.len(), machine) => {
+                done = Err(anyhow::anyhow!(
+                    "this machine has an address now in a network of --nvme-listen in which it had none; this ends, to be started anew and serve there, too"
+                ));
+            }
         }
         let _ = progress.send_replace(Err("it is stopping".to_owned()));
         drop(socket);
     };
     server.run(listener, ending).await?;
     let _ = notify::notify(State::Stopping);
-    Ok(())
+    done
 }
 
 /// What is served.

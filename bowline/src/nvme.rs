@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::agent::Export;
 
@@ -132,6 +133,8 @@ pub(crate) fn check_places(export: Export, places: &[NvmePlace]) -> Result<(), S
     Ok(())
 }
 
+/// How often it is looked for addresses that are missing.
+const AGAIN: Duration = Duration::from_secs(10);
 /// How many addresses a sentence names.
 const NAMED: usize = 20;
 
@@ -167,10 +170,28 @@ fn resolve(
     if addresses.is_empty() && !lacking.is_empty() {
         bail!(lacking.join("; "));
     }
-    let lacking = lacking
-        .into_iter()
-        .map(|lacking| format!("{lacking}, and serves at the others; when it has one, start the agent anew"));
+    let lacking = lacking.into_iter().map(|lacking| {
+        format!("{lacking}, and serves at the others; when it has one, the agent ends, to be started anew")
+    });
     Ok((addresses, lacking.collect()))
+}
+
+/// Comes back when this machine has an address in one of the networks in which it had none, `lacking` of them: a process that serves has its addresses for
+/// good, and another one over the same exports disturbs nobody.
+pub(crate) async fn until_there_are_more(
+    places: &[NvmePlace],
+    lacking: usize,
+    machine: impl Fn() -> Result<Vec<IpAddr>>,
+) {
+    if lacking == 0 {
+        std::future::pending::<()>().await;
+    }
+    loop {
+        tokio::time::sleep(AGAIN).await;
+        if resolve(places, &machine).is_ok_and(|(_, absent)| absent.len() < lacking) {
+            return;
+        }
+    }
 }
 
 /// In one order, so that it is the same sentence as long as nothing changes.
@@ -259,6 +280,21 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_began_without_an_address_in_a_network_had_none_there_for_ever() {
+        let places = places(&["10.9.0.0/24", "10.1.0.0/24"]);
+        let looks = std::cell::Cell::new(0);
+        let machine = || {
+            looks.set(looks.get() + 1);
+            Ok(addresses(if looks.get() < 3 { &["10.1.0.5"] } else { &["10.1.0.5", "10.9.0.5"] }))
+        };
+        until_there_are_more(&places, 1, machine).await;
+        assert_eq!(looks.get(), 3);
+        let serves = until_there_are_more(&places, 0, machine);
+        let waited = tokio::time::timeout(Duration::from_secs(3600), serves).await;
+        assert!(waited.is_err(), "one that lacks nothing is not disturbed");
+    }
+
     #[test]
     fn one_network_of_several_without_an_address_is_told_and_the_others_are_served() {
         let machine = ["10.1.0.5", "127.0.0.1"];
@@ -270,7 +306,7 @@ mod tests {
             let (found, lacking) = resolve(&places(&typed), || Ok(addresses(&machine))).unwrap();
             assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [served]);
             let told = "--nvme-listen 10.9.0.0/24: this machine has no address in that network; it has 10.1.0.5, \
-                        127.0.0.1, and serves at the others; when it has one, start the agent anew";
+                        127.0.0.1, and serves at the others; when it has one, the agent ends, to be started anew";
             assert_eq!(lacking, [told]);
         }
     }
