@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use bowline_core::{Epoch, Export, Mode, NeverAgain, NodeId, Outcome, TargetId, Timestamp, VolumeId};
 use std::collections::BTreeMap;
 
+mod abreast;
 pub mod agent;
 mod backing;
 pub mod context;

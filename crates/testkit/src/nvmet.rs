@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
 const EACCES: i32 = 13;
@@ -36,6 +37,8 @@ pub struct SimNvmet {
     moves: Condvar,
     /// Addresses that the machine does not have.
     absent: Mutex<BTreeSet<String>>,
+    /// How many wait for what is in flight.
+    waiting: AtomicUsize,
 }
 
 /// Which part of the tree a path is.
@@ -82,6 +85,7 @@ impl SimNvmet {
             closed: Condvar::new(),
             moves: Condvar::new(),
             absent: Mutex::default(),
+            waiting: AtomicUsize::new(0),
         }
     }
 
@@ -94,6 +98,11 @@ impl SimNvmet {
     pub fn stick(&self, stuck: bool) {
         *self.stuck.lock().unwrap() = stuck;
         self.moves.notify_all();
+    }
+
+    /// How many wait for what is in flight.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
     }
 
     /// Whether the machine has an address from now on. The kernel listens at a port, or says that it cannot, when something is shown there.
@@ -188,8 +197,10 @@ impl SimNvmet {
 
     /// Waits for what is in flight.
     fn drain(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let stuck = self.stuck.lock().unwrap();
         drop(self.moves.wait_while(stuck, |stuck| *stuck).unwrap());
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

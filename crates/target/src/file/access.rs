@@ -75,6 +75,7 @@ impl Inner {
         if let Some((epoch, other)) = record.in_the_way(grant) {
             return Err(in_the_way(grant, epoch, &other));
         }
+        self.prove_gone(&record)?;
         // Only to what is well: a device on another volume's bytes would be worse than none.
         self.directory.open_volume(&item, &record, false).map_err(|fault| told(&fault))?;
         record.exports.allow(&grant.node, grant.epoch, grant.mode)?;
@@ -166,9 +167,13 @@ impl Inner {
         };
         match (alone, record) {
             (Some(alone), Some(record)) => {
-                let proof = self.revoke_alone(revocation, alone, record)?;
-                self.cut_off.forget(revocation);
-                Ok(proof)
+                let done = self.revoke_alone(revocation, alone, record);
+                match &done {
+                    Ok(_) => self.cut_off.forget(revocation),
+                    // What is shown may be gone and its record not be stored.
+                    Err(_) => self.cut_off.note(revocation),
+                }
+                done
             }
             _ => self.never_here(revocation).map_err(|error| self.only_cut_off(revocation, error)),
         }

@@ -5,13 +5,18 @@
 
 use super::access::Showing;
 use super::directory::{Fault, called};
+use super::exporter::Grants;
 use super::name::Part;
 use super::record::{Phase, VolumeRecord};
 use super::{FileTarget, Inner, OpenError, elsewhere};
+use crate::abreast::abreast;
 use crate::{Item, TargetError};
 use bowline_core::VolumeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
+
+/// How many volumes are shown at once at a start.
+const AT_ONCE: usize = 16;
 
 /// Volumes that are not shown to everybody who is let in, and why.
 type Missing = BTreeMap<VolumeId, String>;
@@ -58,17 +63,37 @@ impl Inner {
             record.exports.open().keys().filter_map(|epoch| record.shown(*epoch, file))
         });
         let kept = self.exporter.keep_only(&open.collect::<Vec<_>>(), &volumes);
-        kept.map_err(|error| OpenError::Export { error: error.to_string() })?;
-        for (item, _, record) in &records {
+        let left = kept.map_err(|error| OpenError::Export { error: error.to_string() })?;
+        for (volume, error) in left {
+            let why = format!("what no record names is not proven gone: {error}");
+            self.missing().entry(volume.clone()).or_insert(why);
+            self.unproven().insert(volume);
+        }
+        // Side by side: one whose disk does not answer keeps the others from nothing, and callers are answered when all are through.
+        abreast(records, AT_ONCE, |(item, _, record)| {
             for epoch in record.exports.open().keys() {
-                let shown = self.show(item, record, *epoch, Showing::Again);
+                let shown = self.show(item, &record, *epoch, Showing::Again);
                 if let Some(why) = shown.unwrap_or_else(|error| Some(error.to_string())) {
                     tracing::warn!(item = called(item), %epoch, why, "not shown to whom it lets in");
                     self.miss(&record.volume, why);
                 }
             }
-        }
+        });
         Ok(())
+    }
+
+    /// Takes away what was shown of a volume at the start and no record names, if that is not proven gone. Whoever calls has the volume alone.
+    pub(super) fn prove_gone(&self, record: &VolumeRecord) -> Result<(), TargetError> {
+        if !self.unproven().contains(&record.volume) {
+            return Ok(());
+        }
+        self.exporter.close(&record.volume, &record.reach(), &Grants::new())?;
+        self.unproven().remove(&record.volume);
+        Ok(())
+    }
+
+    fn unproven(&self) -> MutexGuard<'_, BTreeSet<VolumeId>> {
+        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes what is exported over other bytes, and tells it, with what else is closed and listed. It is taken away with all that no record lets in.
@@ -90,10 +115,7 @@ impl Inner {
         let tried: Vec<VolumeId> = self.missing().keys().cloned().collect();
         for volume in tried {
             match self.show_volume(&volume) {
-                Ok(true) => {
-                    tracing::info!(%volume, "shown to whom it lets in");
-                    self.missing().remove(&volume);
-                }
+                Ok(true) => tracing::info!(%volume, "shown to whom it lets in"),
                 // Why it is closed was told when it was.
                 Ok(false) => {}
                 Err(error) => self.miss(&volume, error.to_string()),
@@ -103,7 +125,7 @@ impl Inner {
     }
 
     /// Shows a volume to everybody whom its record lets in now: since the start, somebody may have been shut out. Says whether that is everybody whom
-    /// it lists.
+    /// it lists; then nothing is missing, and that is noted while nobody else can be let in, of whom something may be missing, too.
     fn show_volume(&self, volume: &VolumeId) -> Result<bool, TargetError> {
         let item = Item::Volume(volume.clone());
         let unreachable = |fault: Fault| TargetError::Unreachable { error: fault.to_string() };
@@ -111,7 +133,11 @@ impl Inner {
         let alone = self.alone_for_access(volume)?;
         let record = self.directory.volume(&item).map_err(unreachable)?;
         let record = record.filter(|record| record.phase == Phase::Ready);
-        let (Some(_alone), Some(mut record)) = (alone, record) else { return Ok(true) };
+        let (Some(_alone), Some(mut record)) = (alone, record) else {
+            self.missing().remove(volume);
+            return Ok(true);
+        };
+        self.prove_gone(&record)?;
         let mut shown = Vec::new();
         for epoch in record.exports.open().keys().copied().collect::<Vec<_>>() {
             // All of them are tried before one that cannot be shown is told.
@@ -127,7 +153,11 @@ impl Inner {
                 }
             }));
         }
-        shown.into_iter().collect::<Result<(), _>>().map(|()| record.draining.is_empty())
+        shown.into_iter().collect::<Result<(), _>>()?;
+        if record.draining.is_empty() {
+            self.missing().remove(volume);
+        }
+        Ok(record.draining.is_empty())
     }
 
     pub(super) fn miss(&self, volume: &VolumeId, why: String) {

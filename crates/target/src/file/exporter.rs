@@ -54,9 +54,13 @@ pub(crate) trait Exporter: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Takes away everything that is shown of this directory but these grants. What cannot be taken away now lets nobody new
-    /// in, and is told. `volumes` are all that are there.
-    fn keep_only(&self, wanted: &[Shown<'_>], volumes: &[&VolumeId]) -> Result<(), TargetError>;
+    /// Takes away everything that is shown of this directory but these grants. Says of which volumes something is not proven gone. `volumes` are all
+    /// that are there.
+    fn keep_only(
+        &self,
+        wanted: &[Shown<'_>],
+        volumes: &[&VolumeId],
+    ) -> Result<BTreeMap<VolumeId, TargetError>, TargetError>;
 
     /// Tells the node of a grant that the volume is larger now.
     fn grown(&self, shown: &Shown<'_>) -> Result<(), String>;
@@ -83,8 +87,12 @@ impl Exporter for Loops {
         Ok(())
     }
 
-    fn keep_only(&self, _: &[Shown<'_>], _: &[&VolumeId]) -> Result<(), TargetError> {
-        Ok(())
+    fn keep_only(
+        &self,
+        _: &[Shown<'_>],
+        _: &[&VolumeId],
+    ) -> Result<BTreeMap<VolumeId, TargetError>, TargetError> {
+        Ok(BTreeMap::new())
     }
 
     fn grown(&self, _: &Shown<'_>) -> Result<(), String> {

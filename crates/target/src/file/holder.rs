@@ -59,7 +59,9 @@ impl Held {
             format!("pid {} ({program}), since {}\n{KERNEL}{}\n", std::process::id(), now(), host.boot()?);
         // Over what is there, and shortened only then: that needs no room on a full disk.
         self.lock.file.write_all_at(text.as_bytes(), 0)?;
-        self.lock.file.set_len(text.len() as u64)
+        self.lock.file.set_len(text.len() as u64)?;
+        // Over a network, what another machine reads is not what was written here until then.
+        self.lock.file.sync_all()
     }
 }
 

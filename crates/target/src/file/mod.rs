@@ -119,6 +119,8 @@ struct Inner {
     unfinished: Mutex<Vec<CutRecord>>,
     /// What could not be shown, or not everywhere.
     missing: Mutex<BTreeMap<VolumeId, String>>,
+    /// Of which something was shown at the start that no record names, and is not proven gone: nobody new is let in to them.
+    unproven: Mutex<BTreeSet<VolumeId>>,
     cut_off: CutOff,
     _lock: PathLock,
 }

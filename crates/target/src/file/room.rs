@@ -8,7 +8,7 @@ use bowline_host::usage::Amount;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How much may be promised of what there is.
@@ -48,8 +48,24 @@ pub(super) struct Room {
     reflink: bool,
     promises: Mutex<BTreeMap<Item, u64>>,
     others: Mutex<Option<Others>>,
-    /// Held by who looks what others keep: many at once would only make each other slower.
-    looking: Mutex<()>,
+    /// Whether somebody looks what others keep: many at once would only make each other slower.
+    is_looked_at: Mutex<bool>,
+    /// Rings when that one has seen it.
+    bell: Condvar,
+}
+
+/// The one who looks, until this is dropped.
+struct Looking<'a>(&'a Room);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.is_looked_at) = false;
+        self.0.bell.notify_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What others kept on the filesystem.
@@ -62,6 +78,8 @@ struct Others {
 
 /// How old the knowledge of what others keep may be when something is promised.
 const FRESH: Duration = Duration::from_secs(5);
+/// How long whoever asks waits for a look that another one has begun. Less than a controller waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A look that took longer is not repeated until [`REST`] times as long has passed: volumes of millions of shared pieces
 /// would be looked at all the time.
 const LONG: Duration = Duration::from_secs(1);
@@ -94,12 +112,13 @@ impl Room {
             reflink,
             promises: Mutex::default(),
             others: Mutex::default(),
-            looking: Mutex::default(),
+            is_looked_at: Mutex::default(),
+            bell: Condvar::new(),
         }
     }
 
     fn promises(&self) -> MutexGuard<'_, BTreeMap<Item, u64>> {
-        self.promises.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.promises)
     }
 
     /// Looks at the filesystem. How much others keep there may be as old as [`FRESH`]: to know it, every file of ours
@@ -118,7 +137,7 @@ impl Room {
         let others = match self.known(asked, age) {
             Some(bytes) => bytes,
             None => {
-                let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+                let _alone = self.alone(asked + PATIENCE)?;
                 // Somebody may have looked while we waited.
                 self.known(asked, age).map_or_else(|| self.others(directory), Ok)?
             }
@@ -126,13 +145,33 @@ impl Room {
         Ok(self.seen(file::space(&directory.path)?, others))
     }
 
+    /// Waits until nobody else looks. On a dead disk one look never ends, and whoever asks after it must not be kept for ever, too: an agent answers so
+    /// many callers at once, and others want to shut nodes out.
+    fn alone(&self, until: Instant) -> io::Result<Looking<'_>> {
+        let mut is_looked_at = lock(&self.is_looked_at);
+        while *is_looked_at {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let said = "a look at the room here has not ended; its disk may not answer";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+            }
+            let waited = self.bell.wait_timeout(is_looked_at, left);
+            is_looked_at = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *is_looked_at = true;
+        drop(is_looked_at);
+        Ok(Looking(self))
+    }
+
     fn known(&self, asked: Instant, age: Duration) -> Option<u64> {
-        let others = *self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = *lock(&self.others);
         others.filter(|others| others.will_do(asked, age)).map(|others| others.bytes)
     }
 
     fn others(&self, directory: &Directory) -> io::Result<u64> {
         let began = Instant::now();
+        // What is deleted during a long look is counted among ours; it must not make others seem smaller.
+        let before = file::space(&directory.path)?.used;
         let items: Vec<Item> = self.promises().keys().cloned().collect();
         let ours = if self.reflink {
             blocks::together(directory, &items)
@@ -140,9 +179,10 @@ impl Room {
             // Asking for every extent would tell the same, and cost more.
             items.iter().fold(0_u64, |sum, item| sum.saturating_add(directory.allocated(item)))
         };
-        let bytes = file::space(&directory.path)?.used.saturating_sub(ours);
+        let used = file::space(&directory.path)?.used.max(before);
+        let bytes = used.saturating_sub(ours);
         let others = Others { bytes, began, took: began.elapsed() };
-        *self.others.lock().unwrap_or_else(PoisonError::into_inner) = Some(others);
+        *lock(&self.others) = Some(others);
         Ok(bytes)
     }
 
@@ -233,6 +273,17 @@ mod tests {
         }
         let others = Others { bytes: 0, began: began + seconds(3), took: seconds(0) };
         assert!(others.will_do(began, Duration::ZERO), "it was begun after it was asked for");
+    }
+
+    #[test]
+    fn a_look_that_never_ended_kept_everybody_who_asked_for_ever() {
+        let room = Room::new(Policy::default(), true);
+        let now = Instant::now();
+        let looks = room.alone(now).unwrap();
+        let told = room.alone(now).err().map(|error| error.kind());
+        assert_eq!(told, Some(io::ErrorKind::TimedOut));
+        drop(looks);
+        assert!(room.alone(now).is_ok(), "it has ended");
     }
 
     #[test]

@@ -140,8 +140,11 @@ impl FileTarget {
         if held.was_elsewhere {
             alone(&directory, found.items.keys())?;
         }
-        // On a full disk the directory must still open.
+        // On a full disk the directory must still open, unless it says that another machine's nodes may attach.
         if let Err(error) = held.say(&host) {
+            if held.was_elsewhere {
+                return Err(OpenError::io(&directory.path.join("directory.lock"), &error));
+            }
             tracing::warn!(path = %directory.path.display(), %error, "directory.lock does not say who has it; nodes beside it attach nothing");
         }
         let exporter = exporter(&directory.installation, host.clone());
@@ -158,6 +161,7 @@ impl FileTarget {
             late: Late::new(RECORD_PATIENCE),
             unfinished: Mutex::default(),
             missing: Mutex::default(),
+            unproven: Mutex::default(),
             cut_off: CutOff::default(),
             _lock: held.lock,
         };

@@ -24,6 +24,7 @@ mod work;
 pub use tree::{APART, Configfs, Tree, apart};
 
 use crate::TargetError;
+use crate::abreast::abreast;
 use crate::file::exporter::{Exporter, Grants, Shown as Asked};
 use bowline_core::{Epoch, NodeId, NvmeNames, SubsystemsOf, VolumeId};
 use bowline_host::{Host, Tag};
@@ -124,28 +125,12 @@ impl Nvmet {
         self.work.run(name, volume, Deed::Hide, work).map(drop)
     }
 
-    /// Hides several side by side, and says what became of each: one that does not come back keeps the others neither from being begun nor from being
-    /// waited for, and all are waited for no longer than one.
-    fn hide_all(&self, all: Vec<Hidden>) -> Vec<(String, Result<(), TargetError>)> {
-        let hide = |hidden: Hidden| self.hide(&hidden.name, &hidden.volume, hidden.host);
-        std::thread::scope(|threads| {
-            let mut rest = all.into_iter();
-            let first = rest.next();
-            let begun: Vec<_> = rest
-                .map(|hidden| {
-                    let name = hidden.name.clone();
-                    let thread = std::thread::Builder::new().name("nvmet".to_owned());
-                    (name, thread.spawn_scoped(threads, move || hide(hidden)))
-                })
-                .collect();
-            let first = first.map(|hidden| (hidden.name.clone(), hide(hidden)));
-            let ended = begun.into_iter().map(|(name, thread)| match thread {
-                Ok(thread) => {
-                    (name, thread.join().unwrap_or_else(|_| Err(lost("the work on it ended early"))))
-                }
-                Err(error) => (name, Err(lost(&format!("no thread can be started: {error}")))),
-            });
-            first.into_iter().chain(ended).collect()
+    /// Hides several side by side, and says what became of each: one that does not come back keeps the others neither from being begun nor, but for a
+    /// great many of them, from being waited for no longer than one.
+    fn hide_all(&self, all: Vec<Hidden>) -> Vec<(Hidden, Result<(), TargetError>)> {
+        abreast(all, AT_ONCE, |hidden| {
+            let result = self.hide(&hidden.name, &hidden.volume, hidden.host.clone());
+            (hidden, result)
         })
     }
 
@@ -155,17 +140,22 @@ impl Nvmet {
         volume: &VolumeId,
         all: impl IntoIterator<Item = (String, Option<String>)>,
     ) -> Result<(), TargetError> {
-        let of_volume = |(name, host)| Hidden { volume: volume.to_string(), name, host };
+        let of_volume = |(name, host)| Hidden { volume: volume.to_string(), name, host, known: None };
         let hidden = self.hide_all(all.into_iter().map(of_volume).collect());
         hidden.into_iter().try_for_each(|(_, result)| result)
     }
 }
+
+/// How many subsystems are taken away at once: each has threads that may wait for its disk.
+const AT_ONCE: usize = 128;
 
 /// A subsystem that is to go.
 struct Hidden {
     name: String,
     /// For people.
     volume: String,
+    /// The volume, where that is not known otherwise.
+    known: Option<VolumeId>,
     /// Its host, if that is known.
     host: Option<String>,
 }
@@ -238,7 +228,11 @@ impl Exporter for Nvmet {
         self.work.stuck(volume.as_str())
     }
 
-    fn keep_only(&self, wanted: &[Asked<'_>], volumes: &[&VolumeId]) -> Result<(), TargetError> {
+    fn keep_only(
+        &self,
+        wanted: &[Asked<'_>],
+        volumes: &[&VolumeId],
+    ) -> Result<BTreeMap<VolumeId, TargetError>, TargetError> {
         let names_of: Vec<_> = volumes.iter().map(|volume| (*volume, SubsystemsOf::new(volume))).collect();
         let kept: BTreeSet<String> = wanted.iter().map(|asked| self.shown(asked).names.subsystem).collect();
         let mut out = Vec::new();
@@ -249,16 +243,18 @@ impl Exporter for Nvmet {
             tracing::warn!(subsystem = name, "taken away: no record names it");
             // By its id, which commands name: what stands in the subsystem's name may be a digest of it.
             let known = names_of.iter().find(|(_, names)| names.storage_and_epoch(&name).is_some());
-            let volume =
-                known.map_or_else(|| name.rsplit(':').nth(1).unwrap_or(&name), |(volume, _)| volume.as_str());
-            out.push(Hidden { volume: volume.to_owned(), name, host: None });
+            let known = known.map(|(volume, _)| (*volume).clone());
+            let named = || name.rsplit(':').nth(1).unwrap_or(&name).to_owned();
+            let volume = known.as_ref().map_or_else(named, ToString::to_string);
+            out.push(Hidden { volume, known, name, host: None });
         }
-        for (name, hidden) in self.hide_all(out) {
-            if let Err(error) = hidden {
-                tracing::error!(subsystem = name, %error, "it is not proven gone; nobody new gets in");
-            }
+        let mut left = BTreeMap::new();
+        for (hidden, result) in self.hide_all(out) {
+            let Err(error) = result else { continue };
+            tracing::error!(subsystem = hidden.name, %error, "it is not proven gone; nobody new gets in");
+            left.extend(hidden.known.map(|volume| (volume, error)));
         }
-        Ok(())
+        Ok(left)
     }
 
     fn grown(&self, asked: &Asked<'_>) -> Result<(), String> {

@@ -139,12 +139,13 @@ impl Shown {
         Ok(kernel.set(&subsystem.attribute("attr_model"), model)?)
     }
 
-    /// Tells the volume's file from any other that was or is put in its place: a copy has another number, or was made at another time.
+    /// Tells the volume's file from any other that was or is put in its place: a copy has another number, was made at another time, or, with its whole
+    /// filesystem, is on another device. An export keeps its own filesystem mounted, so that has the same number as long as the export lasts.
     fn serial(&self) -> Result<String, LoopError> {
         let found = file::open_file(&self.file, false).and_then(|file| file.metadata());
         let found = found.map_err(|error| LoopError::Backing { path: self.file.clone(), error })?;
         let made = found.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-        Ok(self.names.serial(&format!("{}/{}", found.ino(), made.as_nanos())))
+        Ok(self.names.serial(&format!("{}/{}/{}", found.dev(), found.ino(), made.as_nanos())))
     }
 
     /// Whether the export was made over this very file, as far as its serial number tells: that of an earlier Bowline does not.

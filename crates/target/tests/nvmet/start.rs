@@ -4,7 +4,7 @@ use crate::lab::{ADDRESSES, Lab, grant, names, open_at, open_lacking, revocation
 use bowline_core::{Epoch, NvmeNames};
 use bowline_target::file::FileTarget;
 use bowline_target::nvmet::Tree;
-use bowline_target::{Provision, Target};
+use bowline_target::{Provision, Target, TargetError};
 use bowline_testkit::SimNvmet;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,6 +61,33 @@ fn what_no_record_names_is_taken_away_and_what_others_have_stays() {
     let touched = lab.kernel.done();
     assert!(touched.iter().all(|step| !step.contains(&ours)), "whoever uses it notices nothing: {touched:?}");
     lab.only_these(&target, &[kept]);
+}
+
+/// A record that was restored from an earlier backup knows nothing of it, and whoever is let in by it writes on.
+#[test]
+fn nobody_new_is_let_in_beside_an_export_without_a_record_that_could_not_be_taken_away() {
+    let lab = Lab::new();
+    let target = lab.with(&["v", "w"]);
+    let prefix = NvmeNames::prefix(target.installation());
+    drop(target);
+    port_by_hand(&lab, "7", "192.0.2.1");
+    let stray = format!("{prefix}v:e2");
+    by_hand(&lab, &stray, "7");
+    let in_the_way = lab.directory.with_file_name("nvmet/subsystems").join(&stray).join("namespaces/odd");
+    std::fs::write(&in_the_way, "").unwrap();
+    let target = lab.open();
+    let missing = target.missing();
+    assert!(missing[&volume("v")].starts_with("what no record names is not proven gone: "), "{missing:?}");
+    for _ in 0..2 {
+        let told = lab.allow(&target, &grant("v", "b", 5));
+        assert!(matches!(&told, Err(TargetError::Unreachable { .. })), "{told:?}");
+        assert_eq!(lab.runtime.block_on(target.show_missing()).len(), 1);
+    }
+    lab.allow(&target, &grant("w", "b", 1)).unwrap();
+    std::fs::remove_file(in_the_way).unwrap();
+    assert!(lab.runtime.block_on(target.show_missing()).is_empty());
+    assert!(!lab.kernel.names("subsystems").contains(&stray));
+    lab.allow(&target, &grant("v", "b", 5)).unwrap();
 }
 
 #[test]

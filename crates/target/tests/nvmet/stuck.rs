@@ -150,6 +150,32 @@ fn a_new_process_does_not_put_up_again_what_was_cut_off_from_a_stuck_disk() {
     assert_eq!(opened.collect::<Vec<_>>(), [""; 0]);
 }
 
+/// Each was waited for before the next one was begun, and nobody was answered meanwhile.
+#[test]
+fn a_start_with_many_volumes_of_a_stuck_disk_waits_for_all_of_them_at_once() {
+    let lab = Lab::endlessly_patient();
+    let names: Vec<String> = (0..12).map(|number| format!("v{number}")).collect();
+    let target = lab.with(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in &names {
+        lab.allow(&target, &grant(name, "a", 1)).unwrap();
+    }
+    drop(target);
+    // As an earlier process left them: being closed, and their records let the node in.
+    for name in lab.kernel.names("subsystems") {
+        let enable = format!("subsystems/{name}/namespaces/1/enable");
+        lab.kernel.write(Path::new(&enable), "0").unwrap();
+    }
+    lab.kernel.stick(true);
+    std::thread::scope(|threads| {
+        let opening = threads.spawn(|| lab.open());
+        let _heals = Heals(&lab);
+        wait_until("all of them to be begun", || (lab.kernel.waiting() == names.len()).then_some(()));
+        lab.kernel.stick(false);
+        assert!(opening.join().unwrap().missing().is_empty());
+    });
+    assert_eq!(lab.kernel.admitted().len(), names.len());
+}
+
 /// The kernel counts what is in flight anew for one that is opened, and whoever closes that does not wait for what was in flight before.
 #[test]
 fn a_namespace_that_is_closing_is_not_opened_again() {
