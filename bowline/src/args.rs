@@ -160,6 +160,9 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Exports and imports the records of a `bowline up` that does not run, as a file to keep elsewhere. Volumes are not in it.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Simulates what is hard to come by, for people who want to try.
     #[command(subcommand)]
     Lab(LabCommand),
@@ -173,6 +176,27 @@ pub enum Command {
     Man {
         /// The directory; it must be there.
         directory: PathBuf,
+    },
+}
+
+/// What can be done with the records of a `bowline up`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Writes all records of --data to a file, which appears when it is whole.
+    #[command(after_help = "Example:\n  systemctl stop bowline    # what is mounted stays mounted\n  \
+        bowline store export /backup/bowline.jsonl\n  systemctl start bowline")]
+    Export {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Reads such a file into --data, whose store must be new: all of it or nothing.
+    ///
+    /// The next `bowline up` compares every record with what the targets really let in before anybody new is let in.
+    #[command(after_help = "Example:\n  mv /var/lib/bowline/store /var/lib/bowline/store.damaged\n  \
+        bowline store import /backup/bowline.jsonl")]
+    Import {
+        /// The file.
+        file: PathBuf,
     },
 }
 
@@ -316,7 +340,7 @@ pub enum AccessArg {
     Rwo,
     /// One workload on one node reads and writes.
     Rwop,
-    /// Many nodes read and write.
+    /// Many nodes read and write: for shared volumes, which no target has yet.
     Rwx,
     /// Many nodes read.
     Rox,

@@ -3,11 +3,11 @@
 
 use bowline::drains::DrainFile;
 use bowline_controller::{Catalog, Node};
-use bowline_core::NodeId;
+use bowline_core::{NodeId, VolumeId};
 use bowline_engine::{Clock, SystemClock};
 use bowline_host::helper::Helper;
 use bowline_host::nvme::Kernel;
-use bowline_store::MemoryStore;
+use bowline_store::{Expected, Key, MemoryStore, RedbStore, Store};
 use bowline_testkit::SimTarget;
 use bowline_web::{Api, Server};
 use std::path::Path;
@@ -370,4 +370,29 @@ fn a_write_to_the_kernel_is_made_by_a_process_of_its_own() {
     let agent = Helper::new(env!("CARGO_BIN_EXE_bowline"), ["target", "apart"]);
     let remove = || agent.ask(&["remove", at("namespace").to_str().unwrap()], Some(limit)).unwrap();
     assert_eq!((remove(), remove()), ("done".to_owned(), "2".to_owned()));
+}
+
+#[test]
+fn records_could_be_exported_and_imported_by_nobody() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = old.path().join("export.jsonl");
+    let typed = |command| vec!["store", command, file.to_str().unwrap()];
+    let does = |data: &Path, code, command| said(code, &typed(command), &run(data, &typed(command)));
+    let (_, err) = does(old.path(), 3, "export");
+    assert!(err.contains("has no records"), "{err}");
+    let (runtime, key) = (tokio::runtime::Runtime::new().unwrap(), Key::ledger(&VolumeId::new("v").unwrap()));
+    let store = RedbStore::open(&old.path().join("store")).unwrap();
+    runtime.block_on(store.put(&key, b"{}".to_vec(), Expected::Absent)).unwrap();
+    let (_, err) = does(old.path(), 1, "export");
+    assert!(err.contains("is in use by pid"), "{err}");
+    drop(store);
+    let (out, _) = does(old.path(), 0, "export");
+    assert!(out.starts_with("1 records exported to "), "{out}");
+    let (out, _) = does(new.path(), 0, "import");
+    assert!(out.starts_with("1 records imported from "), "{out}");
+    let (_, err) = does(new.path(), 1, "import");
+    assert!(err.contains("is not new; nothing was imported"), "{err}");
+    let store = RedbStore::open(&new.path().join("store")).unwrap();
+    let found = runtime.block_on(store.get(&key)).unwrap().unwrap();
+    assert_eq!(found.value, b"{}");
 }

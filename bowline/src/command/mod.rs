@@ -8,6 +8,7 @@ mod events;
 mod machine;
 mod progress;
 mod snapshot;
+mod store;
 mod target;
 mod tickets;
 mod volume;
@@ -103,6 +104,12 @@ pub(crate) async fn run(command: Command, way: Way, console: &mut Console) -> Re
             let exported = std::env::var_os("BOWLINE_DIRECTORY").map(PathBuf::from);
             doctor::run(&client, data.as_deref(), exported.as_deref(), console).await
         }
+        Command::Store(command) => match data {
+            Some(data) => store::run(&data, command, console).await,
+            None => Err(Failure::usage(
+                "a cluster keeps its records in its API server; this is for the --data of a `bowline up`",
+            )),
+        },
         Command::Adopt { dry_run } => adopt::run(&client, dry_run, console).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
