@@ -327,6 +327,9 @@ pub(crate) async fn run(config: TargetConfig) -> Result<()> {
     };
     tokio::spawn(measure(Arc::clone(&target), Gauges::new(&registry)));
     let Some((listener, socket)) = listen(&config, &progress, stop.clone()).await? else { return Ok(()) };
+    if let (Listen::Address(_), Some(directory)) = (&config.listen, &config.tls) {
+        crate::expiry::watch(TlsFiles::new(directory), &registry);
+    }
     let kind = target.kind().to_owned();
     let (shown, ways) = (files.clone(), lacking.clone());
     let mut server = AgentServer::new(target, kind, env!("CARGO_PKG_VERSION"))

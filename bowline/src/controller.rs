@@ -154,6 +154,7 @@ async fn lead(
     let pvs = tokio::spawn(PersistentVolumes::start(client.clone()));
     let ensure = async || certificates::ensure(&client, &args.namespace, Timestamp::now()).await;
     let tls = keep(args, &persist("certificates", ensure).await?)?;
+    crate::expiry::watch(tls.clone(), registry);
     let connections = persist("targets", async || connect_all(&client, &tls).await).await?;
     let known = connections.targets();
     // Before the catalog is opened: what is attached already has its ticket before anything is compared.

@@ -47,6 +47,7 @@ mod tests {
     use super::*;
     use bowline_target::agent::TlsFiles;
     use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, SystemTime};
 
     #[test]
     fn again_there_are_new_certificates_under_the_same_authority() {
@@ -59,7 +60,13 @@ mod tests {
         assert_eq!(read("authority/ca.crt"), authority);
         assert_ne!(read("agent/tls.crt"), first);
         for side in ["agent", "controller"] {
-            TlsFiles::new(directory.join(side)).check().unwrap();
+            let files = TlsFiles::new(directory.join(side));
+            files.check().unwrap();
+            let now = SystemTime::now();
+            let days = |at: SystemTime| at.duration_since(now).unwrap().as_secs() / 86400;
+            assert!((363..=365).contains(&days(files.ends(now).unwrap())), "{side}");
+            let error = files.ends(now + Duration::from_hours(366 * 24)).unwrap_err().to_string();
+            assert!(error.contains("expired"), "{error}");
             assert_eq!(read(&format!("{side}/ca.crt")), authority);
             assert!(!directory.join(side).join("ca.key").exists());
         }

@@ -14,6 +14,7 @@ mod command;
 pub mod config;
 pub mod controller;
 pub mod drains;
+mod expiry;
 pub mod fabric;
 pub mod failure;
 mod identity;

@@ -11,6 +11,7 @@ use bowline_host::{Host, Roots};
 use bowline_node::{Devices, FileDevices, NodeService, Told};
 use bowline_store::{RedbStore, Store};
 use bowline_target::Provision;
+use bowline_target::agent::TlsFiles;
 use bowline_target::file::{FileTarget, Policy, Settings};
 use bowline_web::Api;
 use prometheus_client::registry::Registry;
@@ -39,6 +40,9 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     devices.register(&mut registry.lock().unwrap_or_else(PoisonError::into_inner));
     let host = Arc::new(Host::new(Roots::default(), bowline_host::command::Programs::default()));
     let agents = Agents::new(&config.agents, &devices, config.tls.as_deref(), &config.data);
+    if let Some(directory) = config.tls.as_deref() {
+        crate::expiry::watch(TlsFiles::new(directory), &registry);
+    }
     let api = Api::new(bowline_web::Parts {
         clock: Arc::new(SystemClock),
         registry: Arc::clone(&registry),

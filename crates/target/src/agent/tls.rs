@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -17,6 +18,8 @@ use tokio_rustls::rustls::{
 const CA: &str = "ca.crt";
 /// What this side shows.
 const CERTIFICATE: &str = "tls.crt";
+/// Longer than anybody looks ahead.
+const LONGEST: Duration = Duration::from_hours(24 * 366 * 30);
 /// The key to it.
 const KEY: &str = "tls.key";
 
@@ -74,6 +77,35 @@ impl TlsFiles {
     /// Whether they are all there and go together: as an agent would use them.
     pub fn check(&self) -> Result<(), TlsError> {
         self.server().map(|_| ())
+    }
+
+    /// When the other side will not take any more what this side shows. An error if it would not now. What is trusted has no end: only what is shown is
+    /// looked at.
+    pub fn ends(&self, now: SystemTime) -> Result<SystemTime, TlsError> {
+        let (roots, chain, _) = self.read()?;
+        let Some((leaf, rest)) = chain.split_first() else { return Err(self.unusable(&"there is none")) };
+        let callers =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider()).build();
+        let callers = callers.map_err(|error| self.unusable(&error))?;
+        let agent = ParsedCertificate::try_from(leaf).map_err(|error| self.unusable(&error))?;
+        let known = provider().signature_verification_algorithms.all;
+        let is_taken = |at: SystemTime| {
+            let at = UnixTime::since_unix_epoch(at.duration_since(UNIX_EPOCH).unwrap_or_default());
+            let as_agent =
+                rustls::client::verify_server_cert_signed_by_trust_anchor(&agent, &roots, rest, at, known);
+            as_agent.or_else(|error| {
+                // A controller's is not for those who answer.
+                callers.verify_client_cert(leaf, rest, at).map(drop).map_err(|_| error)
+            })
+        };
+        is_taken(now).map_err(|error| self.unusable(&error))?;
+        // What checks certificates says whether one is good at a moment, and not until when.
+        let (mut good, mut bad) = (Duration::ZERO, LONGEST);
+        while bad - good > Duration::from_secs(1) {
+            let middle = good + (bad - good) / 2;
+            *(if is_taken(now + middle).is_ok() { &mut good } else { &mut bad }) = middle;
+        }
+        Ok(now + bad)
     }
 
     /// For an agent: whoever calls must show the certificate of a controller.
