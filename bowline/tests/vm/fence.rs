@@ -127,6 +127,21 @@ enum Mishap {
     ControllerDies,
     TargetLosesPower,
     NodeSleeps,
+    /// Somebody says that it is out of service while it is well and writes on; nobody asks for it to be detached.
+    DeclaredDead,
+}
+
+const MISHAPS: [Mishap; 5] = [
+    Mishap::AgentDies,
+    Mishap::ControllerDies,
+    Mishap::TargetLosesPower,
+    Mishap::NodeSleeps,
+    Mishap::DeclaredDead,
+];
+
+/// What somebody types on the machine of the controller.
+fn peer(site: &Site, words: &str) {
+    site.lab.vm("control").sh(&format!("bowline --data /var/bowline peer {words}"));
 }
 
 async fn live_through_mishaps(kernel: Kernel) {
@@ -134,8 +149,7 @@ async fn live_through_mishaps(kernel: Kernel) {
     let lab = Arc::clone(&site.lab);
     let (on_a, on_b) = (lab.vm("a"), lab.vm("b"));
     let volume = site.control.create("mishaps", 320 * MIB, XFS).await.unwrap();
-    let mishaps = [Mishap::AgentDies, Mishap::ControllerDies, Mishap::TargetLosesPower, Mishap::NodeSleeps];
-    for (mishap, epoch) in mishaps.into_iter().zip(1..) {
+    for (mishap, epoch) in MISHAPS.into_iter().zip(1..) {
         println!("{mishap:?}");
         let pod = bring(&mut site.control, &mut site.a, &volume, XFS).await.unwrap();
         let path = format!("{pod}/stamps");
@@ -157,6 +171,11 @@ async fn live_through_mishaps(kernel: Kernel) {
         let now = on_b.stamps(&format!("{pod}/stamps"), BLOCKS);
         assert_eq!(count_of(100 + epoch, &now), BLOCKS as usize, "{mishap:?}");
         site.b.detach_all(&mut site.control, &volume.volume_id, "pod").await.unwrap();
+        if mishap == Mishap::DeclaredDead {
+            assert_eq!(site.exports(), "", "it still asks, and is not let in");
+            site.control.unpublish(&volume.volume_id, "a").await.unwrap();
+            peer(&site, "back-in-service a");
+        }
         lab.mend("a", "control");
         writer.stop();
         take_down(&mut site, &volume.volume_id).await;
@@ -164,13 +183,19 @@ async fn live_through_mishaps(kernel: Kernel) {
     wait_for("the nodes to have no controllers", SOON, || {
         (site.controllers("a").is_empty() && site.controllers("b").is_empty()).then_some(())
     });
-    say("fence: held while the agent, the controller and the target's power went, and while the node slept");
+    say(
+        "fence: held while the agent, the controller and the target's power went, while the node slept, and while it was well and declared dead",
+    );
 }
 
 /// Asks for node a to be shut out while something happens, and until it is out.
 async fn shut_out(site: &mut Site, volume: &wire::Volume, mishap: Mishap) {
     let lab = Arc::clone(&site.lab);
     let target = lab.vm("target");
+    if mishap == Mishap::DeclaredDead {
+        peer(site, "out-of-service a");
+        return wait_for("the node to be shut out", SOON, || site.exports().is_empty().then_some(()));
+    }
     if mishap == Mishap::NodeSleeps {
         lab.vm("a").suspend();
     }
@@ -187,7 +212,7 @@ async fn shut_out(site: &mut Site, volume: &wire::Volume, mishap: Mishap) {
             wait_for("a fence that has begun", SOON, || site.stopped("target"));
             target.power_cut();
         }
-        Mishap::NodeSleeps => {}
+        Mishap::NodeSleeps | Mishap::DeclaredDead => {}
     }
     let answer = asked.await.unwrap();
     match mishap {
@@ -203,7 +228,7 @@ async fn shut_out(site: &mut Site, volume: &wire::Volume, mishap: Mishap) {
         Mishap::AgentDies | Mishap::ControllerDies if answer.is_ok() => {
             assert_eq!(site.exports(), "", "{mishap:?}");
         }
-        Mishap::AgentDies | Mishap::ControllerDies => {}
+        Mishap::AgentDies | Mishap::ControllerDies | Mishap::DeclaredDead => {}
     }
     until_proven(site, &volume.volume_id).await;
     assert_eq!(site.exports(), "", "{mishap:?}");

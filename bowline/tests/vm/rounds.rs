@@ -139,6 +139,8 @@ struct Rounds {
     last: usize,
     number: u64,
     fences: Vec<Duration>,
+    /// In how many rounds the old connection was still tried again when the node was let in again.
+    retrying: usize,
     /// Where somebody died.
     died: BTreeSet<Death>,
     /// Every point that each of the two machines passed on the way in and on the way out, in a round without a death.
@@ -205,7 +207,7 @@ impl Rounds {
         }
         let (dice, bystander) = (Dice::new(seed), Bystander::new(&mut site).await);
         let (died, passed, fences) = (BTreeSet::new(), vec![], vec![]);
-        Self { site, dice, held, last: 0, number: 0, fences, died, passed, bystander }
+        Self { site, dice, held, last: 0, number: 0, fences, retrying: 0, died, passed, bystander }
     }
 
     async fn pause(&mut self) {
@@ -275,6 +277,8 @@ impl Rounds {
     /// Let in again, the node does not take the new disk while it has the old one.
     async fn assert_refused(&mut self, volume: &wire::Volume, how: How, about: &str) {
         let context = self.site.control.publish(volume, "a", how, false).await.unwrap();
+        let states = self.site.lab.vm("a").sh("cat /sys/class/nvme/*/state 2>/dev/null || :");
+        self.retrying += usize::from(states.contains("connecting"));
         let refused = self.site.a.stage(volume, &context, how).await.unwrap_err();
         assert!(refused.message().contains("epoch"), "{about}: {refused}");
     }
@@ -341,8 +345,9 @@ impl Rounds {
         let left = (self.site.exports(), self.site.controllers("a"), self.site.controllers("b"));
         assert_eq!(left, Default::default());
         say(&format!(
-            "{what}: {} rounds with a writer who goes on (seed {seed}), a death of agent or controller at {} of {} points, {aside} writes of another volume without an error; the longest fence took {:?}",
+            "{what}: {} rounds with a writer who goes on (seed {seed}), {} of them with the old connection tried again when the node was let in again, a death of agent or controller at {} of {} points, {aside} writes of another volume without an error; the longest fence took {:?}",
             self.number,
+            self.retrying,
             self.died.len(),
             self.passed.len(),
             self.fences.iter().max().unwrap()

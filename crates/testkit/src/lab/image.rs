@@ -114,7 +114,7 @@ fn is_old(path: &Path, short: &str) -> bool {
 
 /// What is built and may be thrown away, outside the tree.
 pub(crate) fn cache() -> PathBuf {
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache");
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache");
     std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("bowline")
 }
 
