@@ -14,8 +14,8 @@ const SOON: Duration = Duration::from_hours(30 * 24);
 /// Counts and tells when what this process shows to others ends, from now on.
 pub(crate) fn watch(files: TlsFiles, registry: &Mutex<Registry>) {
     let ends = Gauge::<i64>::default();
-    registry.lock().unwrap_or_else(PoisonError::into_inner).register(
-        "bowline_certificate_end_timestamp_seconds",
+    registry.lock().unwrap_or_else(PoisonError::into_inner).sub_registry_with_prefix("bowline").register(
+        "certificate_end_timestamp_seconds",
         "When the certificate that this process shows to agents or controllers ends; 0 if that is not valid now",
         ends.clone(),
     );

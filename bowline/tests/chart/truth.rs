@@ -9,6 +9,7 @@ use clap::Parser;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::render::{CASES, Chart, chart_directory, list, pods, text};
@@ -170,10 +171,10 @@ fn named(text: &str) -> BTreeSet<&str> {
 /// What the sources register. What has labels is not shown before it has happened once, so the process alone does not tell.
 fn registered() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for entry in std::fs::read_dir(chart_directory().join("../../crates")).unwrap() {
-        let Ok(source) = std::fs::read_to_string(entry.unwrap().path().join("src/metrics.rs")) else {
-            continue;
-        };
+    let crates = std::fs::read_dir(chart_directory().join("../../crates")).unwrap();
+    let of_crates = crates.map(|entry| entry.unwrap().path().join("src/metrics.rs"));
+    for file in of_crates.chain([chart_directory().join("../../bowline/src/expiry.rs")]) {
+        let Ok(source) = std::fs::read_to_string(file) else { continue };
         let quoted = |rest: &str| {
             rest.trim_start().strip_prefix('"').map(|rest| rest.split('"').next().unwrap().to_owned())
         };
@@ -196,8 +197,22 @@ async fn metrics(world: &World) -> String {
 #[tokio::test]
 async fn alerts_and_dashboard_use_only_metrics_that_the_process_has() {
     let world = World::new(BOWLINE);
-    let _daemon = world.up(&[]);
-    let exposed = metrics(&world).await;
+    let certificates = world.path("certificates");
+    assert!(
+        Command::new(BOWLINE).args(["target", "init"]).arg(&certificates).output().unwrap().status.success()
+    );
+    let _daemon = world.up(&["--tls", certificates.join("controller").to_str().unwrap()]);
+    let mut exposed = metrics(&world).await;
+    let ends = |exposed: &str| {
+        let end =
+            exposed.lines().find_map(|line| line.strip_prefix("bowline_certificate_end_timestamp_seconds "));
+        end.unwrap().parse::<u64>().unwrap() > 1_700_000_000
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    while !ends(&exposed) {
+        assert!(Instant::now() < until, "somebody would be woken for a certificate that is good for a year");
+        exposed = metrics(&world).await;
+    }
     let told = registered();
     let shown = exposed.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let shown: Vec<&str> = shown.collect();
