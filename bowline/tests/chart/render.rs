@@ -129,6 +129,8 @@ impl Chart {
             .env("HELM_CONFIG_HOME", place.path())
             .env("HELM_DATA_HOME", place.path())
             .env("HELM_CACHE_HOME", place.path())
+            // What it finds out about the server would go to the home directory, too.
+            .env("KUBECACHEDIR", place.path())
             .output()
             .unwrap()
     }
@@ -147,6 +149,8 @@ impl Chart {
             .env("HELM_CONFIG_HOME", place.path())
             .env("HELM_DATA_HOME", place.path())
             .env("HELM_CACHE_HOME", place.path())
+            // What it finds out about the server would go to the home directory, too.
+            .env("KUBECACHEDIR", place.path())
             .output()
             .unwrap();
         assert!(output.status.success(), "helm {command}: {}", String::from_utf8_lossy(&output.stderr));

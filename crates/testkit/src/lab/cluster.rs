@@ -263,7 +263,8 @@ impl ClusterLab {
         let home = self.api.directory().join("helm");
         let mut command = Command::new(tools("helm").join("helm"));
         command.arg("--kubeconfig").arg(self.api.kubeconfig()).args(arguments);
-        for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        // What it finds out about the server would go to the home directory, too, and kubectl would believe it before there are our kinds.
+        for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "KUBECACHEDIR"] {
             command.env(name, &home);
         }
         let output = command.output().unwrap();
